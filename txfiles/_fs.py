@@ -1,0 +1,352 @@
+"""The boundary to the operating system: the one module that makes system calls on the tree.
+
+`FileSystem` is what the rest of the package may ask for. `KernelFS` asks the kernel; `txfiles.testing.SimFS` is the
+same object in memory, with the assumptions A1 to A5 as an adversary. Names are bytes relative to a directory
+descriptor `at`; with `at=None` they are absolute paths. No call follows a symbolic link in its last component, except
+those that say so. Errors are the kernel's own `OSError`s.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as stat_module
+import sys
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from txfiles._paths import AnyPath
+
+
+class Stat(Protocol):
+    """The fields of `os.stat_result` that are used."""
+
+    @property
+    def st_mode(self) -> int: ...
+    @property
+    def st_ino(self) -> int: ...
+    @property
+    def st_dev(self) -> int: ...
+    @property
+    def st_nlink(self) -> int: ...
+    @property
+    def st_uid(self) -> int: ...
+    @property
+    def st_gid(self) -> int: ...
+    @property
+    def st_size(self) -> int: ...
+    @property
+    def st_mtime_ns(self) -> int: ...
+
+
+class FileSystem(Protocol):
+    """The calls. Each may raise `OSError`; those that change a directory are not durable until `sync_dir` (A2)."""
+
+    lock_factory: Callable[..., object] | None
+    """Makes the writers' lock instead of `_lock.RootLock`, for a file system that the kernel does not know."""
+
+    def absolute(self, path: AnyPath) -> bytes: ...
+    def open_dir(self, at: int | None, name: bytes, *, follow: bool = False) -> int: ...
+    def open_read(self, at: int, name: bytes) -> int: ...
+    def open_append(self, at: int, name: bytes) -> int: ...
+    def create(self, at: int, name: bytes) -> int: ...
+    def close(self, fd: int) -> None: ...
+    def read(self, fd: int, size: int) -> bytes: ...
+    def write(self, fd: int, data: bytes | memoryview) -> int: ...
+    def seek(self, fd: int, offset: int, whence: int) -> int: ...
+    def fstat(self, fd: int) -> Stat: ...
+    def stat(self, at: int | None, name: bytes) -> Stat: ...
+    def mount_id(self, at: int, name: bytes = b"") -> int: ...
+    def readlink(self, at: int, name: bytes) -> bytes: ...
+    def symlink(self, text: bytes, at: int, name: bytes) -> None: ...
+    def listdir(self, fd: int) -> list[bytes]: ...
+    def mkdir(self, at: int | None, name: bytes, mode: int) -> None: ...
+    def rmdir(self, at: int, name: bytes) -> None: ...
+    def link(self, at: int, name: bytes, to: int, new: bytes) -> None: ...
+    def rename(self, at: int, name: bytes, to: int, new: bytes) -> None: ...
+    def unlink(self, at: int, name: bytes) -> None: ...
+    def chmod(self, fd: int, mode: int) -> None: ...
+    def chown(self, fd: int, uid: int, gid: int) -> None: ...
+    def set_mtime(self, fd: int, mtime_ns: int) -> None: ...
+    def xattrs(self, at: int, name: bytes) -> dict[str, bytes]: ...
+    def set_xattr(self, fd: int, key: str, value: bytes) -> None: ...
+    def remove_xattr(self, fd: int, key: str) -> None: ...
+    def start_writeback(self, fd: int) -> None: ...
+    def sync_file(self, fd: int) -> None: ...
+    def sync_dir(self, fd: int) -> None: ...
+    def run_all(self, jobs: Iterable[Callable[[], None]]) -> None: ...
+    def random_id(self) -> str: ...
+    def boot_id(self) -> str: ...
+    def pid(self) -> int: ...
+    def ids(self) -> tuple[int, int]: ...
+    def umask(self) -> int: ...
+    def on_fork(self, callback: Callable[[], None]) -> None: ...
+
+
+_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_DIRECTORY = getattr(os, "O_DIRECTORY", 0)
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a FIFO that slipped in must not block us
+_LINUX = sys.platform == "linux"
+_THREADS = 8
+_PARALLEL_FROM = 12  # below this many syncs threads cost more than they bring
+
+
+class KernelFS:
+    """`FileSystem` on the running kernel."""
+
+    lock_factory: Callable[..., object] | None = None
+
+    def absolute(self, path: AnyPath) -> bytes:
+        return os.path.abspath(os.fsencode(path))
+
+    def open_dir(self, at: int | None, name: bytes, *, follow: bool = False) -> int:
+        flags = os.O_RDONLY | _DIRECTORY | _CLOEXEC | (0 if follow else _NOFOLLOW)
+        return os.open(name, flags, dir_fd=at)
+
+    def open_read(self, at: int, name: bytes) -> int:
+        return os.open(name, os.O_RDONLY | _NOFOLLOW | _NONBLOCK | _CLOEXEC, dir_fd=at)
+
+    def open_append(self, at: int, name: bytes) -> int:
+        return os.open(name, os.O_WRONLY | os.O_APPEND | _NOFOLLOW | _NONBLOCK | _CLOEXEC, dir_fd=at)
+
+    def create(self, at: int, name: bytes) -> int:
+        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC, 0o600, dir_fd=at)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def read(self, fd: int, size: int) -> bytes:
+        return os.read(fd, size)
+
+    def write(self, fd: int, data: bytes | memoryview) -> int:
+        return os.write(fd, data)
+
+    def seek(self, fd: int, offset: int, whence: int) -> int:
+        return os.lseek(fd, offset, whence)
+
+    def fstat(self, fd: int) -> Stat:
+        return os.fstat(fd)
+
+    def stat(self, at: int | None, name: bytes) -> Stat:
+        return os.stat(name, dir_fd=at, follow_symlinks=False)
+
+    def mount_id(self, at: int, name: bytes = b"") -> int:
+        """The mount that `name` (or `at` itself) is in: statx(2), STATX_MNT_ID; a device number elsewhere."""
+        if not _LINUX:
+            return (os.stat(name, dir_fd=at, follow_symlinks=False) if name else os.fstat(at)).st_dev
+        found = _statx_mount_id(at, name)
+        if found is None:
+            fd = os.open(name, os.O_PATH | _NOFOLLOW | _CLOEXEC, dir_fd=at) if name else at
+            try:
+                found = _fdinfo_mount_id(fd)
+            finally:
+                if fd != at:
+                    os.close(fd)
+        return found
+
+    def readlink(self, at: int, name: bytes) -> bytes:
+        return os.readlink(name, dir_fd=at)
+
+    def symlink(self, text: bytes, at: int, name: bytes) -> None:
+        os.symlink(text, name, dir_fd=at)
+
+    def listdir(self, fd: int) -> list[bytes]:
+        return [os.fsencode(name) for name in os.listdir(fd)]
+
+    def mkdir(self, at: int | None, name: bytes, mode: int) -> None:
+        os.mkdir(name, mode, dir_fd=at)
+
+    def rmdir(self, at: int, name: bytes) -> None:
+        os.rmdir(name, dir_fd=at)
+
+    def link(self, at: int, name: bytes, to: int, new: bytes) -> None:
+        os.link(name, new, src_dir_fd=at, dst_dir_fd=to, follow_symlinks=False)
+
+    def rename(self, at: int, name: bytes, to: int, new: bytes) -> None:
+        os.rename(name, new, src_dir_fd=at, dst_dir_fd=to)
+
+    def unlink(self, at: int, name: bytes) -> None:
+        os.unlink(name, dir_fd=at)
+
+    def chmod(self, fd: int, mode: int) -> None:
+        os.fchmod(fd, mode)
+
+    def chown(self, fd: int, uid: int, gid: int) -> None:
+        os.fchown(fd, uid, gid)
+
+    def set_mtime(self, fd: int, mtime_ns: int) -> None:
+        os.utime(fd, ns=(mtime_ns, mtime_ns))
+
+    def xattrs(self, at: int, name: bytes) -> dict[str, bytes]:
+        """All extended attributes of `name`; empty where the file system has none. Linux only (listxattr(2))."""
+        if not _LINUX:
+            return {}
+        path = b"/proc/self/fd/%d/%s" % (at, name)  # there is no listxattrat(2) to rely on
+        try:
+            keys = os.listxattr(path, follow_symlinks=False)
+            return {key: os.getxattr(path, key, follow_symlinks=False) for key in sorted(keys)}
+        except OSError as error:
+            if error.errno in (errno.ENOTSUP, errno.ENOSYS):
+                return {}
+            if error.errno == errno.ENOENT and not os.path.isdir("/proc/self/fd"):
+                raise OSError(errno.ENOSYS, "/proc is not mounted, extended attributes cannot be read") from error
+            raise
+
+    def set_xattr(self, fd: int, key: str, value: bytes) -> None:
+        os.setxattr(fd, key, value)
+
+    def remove_xattr(self, fd: int, key: str) -> None:
+        if _LINUX:
+            os.removexattr(fd, key)
+
+    def start_writeback(self, fd: int) -> None:
+        """Let the kernel begin to write the file's data, without waiting (sync_file_range(2)); only a hint."""
+        if _LINUX:
+            _libc().sync_file_range(fd, _OFF0, _OFF0, 2)  # SYNC_FILE_RANGE_WRITE
+
+    def sync_file(self, fd: int) -> None:
+        """fsync(2); on macOS F_FULLFSYNC, because fsync there leaves the data in the drive's cache (fsync(2))."""
+        if sys.platform == "darwin":
+            import fcntl
+
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fsync(fd)
+
+    def sync_dir(self, fd: int) -> None:
+        self.sync_file(fd)
+
+    def run_all(self, jobs: Iterable[Callable[[], None]]) -> None:
+        """Run every job, several at a time when there are many; all are run, then the first error is raised."""
+        todo = list(jobs)
+        if len(todo) < _PARALLEL_FROM:
+            _run_here(todo)
+        else:
+            _run_in_threads(todo)
+
+    def random_id(self) -> str:
+        return os.urandom(16).hex()
+
+    def boot_id(self) -> str:
+        """What differs after every restart of the machine (proc(5)); empty where there is none to be had."""
+        global _boot
+        if _boot is None:
+            try:
+                with open("/proc/sys/kernel/random/boot_id") as file:
+                    _boot = file.read().strip()
+            except OSError:
+                _boot = ""
+        return _boot
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def ids(self) -> tuple[int, int]:
+        return os.geteuid(), os.getegid()
+
+    def umask(self) -> int:
+        """The process umask, read without setting it: proc(5), or else the mode that a probe file gets."""
+        with suppress(OSError, ValueError), open("/proc/self/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"Umask:"):
+                    return int(line[6:], 8)
+        import tempfile
+
+        path = os.path.join(tempfile.gettempdir(), self.random_id())
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o666)
+        try:
+            return 0o666 & ~stat_module.S_IMODE(os.fstat(fd).st_mode)
+        finally:
+            os.close(fd)
+            os.unlink(path)
+
+    def on_fork(self, callback: Callable[[], None]) -> None:
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=callback)
+
+
+_boot: str | None = None
+
+
+def _run_here(jobs: Iterable[Callable[[], None]]) -> None:
+    first: BaseException | None = None
+    for job in jobs:
+        try:
+            job()
+        except BaseException as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def _run_in_threads(jobs: list[Callable[[], None]]) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(_THREADS, "txfiles-sync") as pool:
+        futures = [pool.submit(_run_here, jobs[i::_THREADS]) for i in range(_THREADS)]
+    for future in futures:
+        future.result()
+
+
+_lib: object = None
+_OFF0: object = None
+
+
+def _libc():  # type: ignore[no-untyped-def]
+    global _lib, _OFF0
+    if _lib is None:
+        import ctypes
+
+        _OFF0 = ctypes.c_int64(0)
+        _lib = ctypes.CDLL(None, use_errno=True)
+    return _lib
+
+
+def _statx_mount_id(at: int, name: bytes) -> int | None:
+    """statx(2): `stx_mnt_id`, 144 bytes in; `None` where the C library or the kernel (before 5.8) lacks it."""
+    import ctypes
+
+    call = getattr(_libc(), "statx", None)
+    if call is None:
+        return None
+    buffer = ctypes.create_string_buffer(256)
+    flags = 0x100 | 0x800 | (0 if name else 0x1000)  # AT_SYMLINK_NOFOLLOW, AT_NO_AUTOMOUNT, AT_EMPTY_PATH
+    if call(at, name, flags, 0x1000, buffer) != 0:
+        number = ctypes.get_errno()
+        if number == errno.ENOSYS:
+            return None
+        raise OSError(number, os.strerror(number), os.fsdecode(name))
+    if not int.from_bytes(buffer.raw[:4], sys.byteorder) & 0x1000:
+        return None
+    return int.from_bytes(buffer.raw[144:152], sys.byteorder)
+
+
+def _fdinfo_mount_id(fd: int) -> int:
+    with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
+        for line in file:
+            if line.startswith(b"mnt_id:"):
+                return int(line[7:])
+    raise OSError(errno.ENOSYS, "the kernel does not tell the mount of a file")
+
+
+_current: FileSystem = KernelFS()
+
+
+def current() -> FileSystem:
+    """The file system that new transactions work on."""
+    return _current
+
+
+@contextmanager
+def use(fs: FileSystem) -> Iterator[None]:
+    """Let transactions begun inside the block work on `fs`; for `txfiles.testing`."""
+    global _current
+    before, _current = _current, fs
+    try:
+        yield
+    finally:
+        _current = before

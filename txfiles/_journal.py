@@ -1,0 +1,276 @@
+"""The journal: bytes <-> `Journal`, no I/O.
+
+    txfiles journal 1 <bytes of the body> <BLAKE2b-256 of the body, hex>\\n
+    <body: one JSON object>
+
+Paths are JSON strings; a byte that is not part of valid UTF-8, and `%`, stand as `%XX`. Whatever follows the body
+is a note of the kernel session that wrote it (see `taint`) and is no part of the journal. The bytes are untrusted:
+every field is checked, and what does not fit is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+from urllib.parse import unquote_to_bytes
+
+from txfiles import _paths
+from txfiles.errors import JournalCorruptError, JournalVersionError
+
+VERSION = 1
+MAX_SIZE = 1 << 30
+
+OpKind = Literal["delete", "rmdir", "mkdir", "write"]
+Durability = Literal["full", "process"]
+_KINDS = ("delete", "rmdir", "mkdir", "write")
+_HEAD = re.compile(rb"txfiles journal ([0-9]{1,9}) ([0-9]{1,12}) ([0-9a-f]{64})\n")
+_TAINT = re.compile(rb"sync failed ([0-9a-f-]{1,64})\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What tells one version of a file from another. `link` is the text of a symbolic link, `None` for a file.
+
+    The inode is a hint: it says nothing in a copied tree, and may be used again. Never the device number, which
+    changes between boots.
+    """
+
+    ino: int
+    size: int
+    mtime_ns: int
+    link: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """Mode bits (07777), owner, group and extended attributes (POSIX ACLs are among them), sorted by name."""
+
+    mode: int
+    uid: int
+    gid: int
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One change of one resolved path.
+
+    `old` is what a write replaces or a delete takes away; `new`, `digest` and `meta` what a write puts there;
+    `meta` also the directory that a mkdir makes or a rmdir takes away.
+    """
+
+    index: int
+    kind: OpKind
+    path: bytes
+    old: Identity | None = None
+    new: Identity | None = None
+    digest: str | None = None
+    meta: Meta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """One transaction. `dirs` maps every directory that it touches, and their ancestors, to its inode (0: made by it).
+
+    `ino` is the journal's own inode: where it differs from the file's, the tree was copied and no inode here counts.
+    """
+
+    tid: str
+    seq: int
+    durability: Durability
+    boot: str
+    ino: int
+    ops: tuple[Operation, ...]
+    dirs: tuple[tuple[bytes, int], ...]
+    two_phase: bool = False
+    tainted_in: str | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        return sorted({_paths.decode(op.path) for op in self.ops})
+
+
+def digest() -> hashlib.blake2b:
+    """A new digest of file contents: BLAKE2b (RFC 7693) with 256 bits."""
+    return hashlib.blake2b(digest_size=32)
+
+
+def taint(boot: str) -> bytes:
+    """What is appended to a journal after a sync failed: the page cache of this boot may show what the disk lacks."""
+    return b"sync failed %s\n" % boot.encode()
+
+
+def encode(journal: Journal) -> bytes:
+    import orjson
+
+    body = orjson.dumps(
+        {
+            "id": journal.tid,
+            "seq": journal.seq,
+            "durability": journal.durability,
+            "boot": journal.boot,
+            "ino": journal.ino,
+            "two_phase": journal.two_phase,
+            "ops": [_encode_op(op) for op in journal.ops],
+            "dirs": [[_escape(path), ino] for path, ino in journal.dirs],
+        }
+    )
+    return b"txfiles journal %d %d %s\n%s" % (VERSION, len(body), _checksum(body), body)
+
+
+def decode(raw: bytes, name: str) -> Journal:
+    """Parse and validate. Raises `JournalVersionError` and `JournalCorruptError`, both naming `name`."""
+    import orjson
+
+    head = _HEAD.match(raw)
+    if head is None:
+        raise JournalCorruptError(f"the journal {name} has no valid first line", path=name)
+    if int(head[1]) > VERSION:
+        raise JournalVersionError(f"the journal {name} was written by a newer txfiles (format {int(head[1])})", path=name)
+    body = raw[head.end() : head.end() + int(head[2])]
+    if int(head[1]) < 1 or len(body) != int(head[2]):
+        raise JournalCorruptError(f"the journal {name} is cut short", path=name)
+    if _checksum(body) != head[3]:
+        raise JournalCorruptError(f"the journal {name} does not match its checksum", path=name)
+    try:
+        journal = _decode_body(orjson.loads(body))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise JournalCorruptError(f"the journal {name} is not well formed: {error}", path=name) from error
+    tainted = _TAINT.fullmatch(raw, head.end() + len(body))
+    return replace(journal, tainted_in=tainted[1].decode()) if tainted else journal
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=32).hexdigest().encode()
+
+
+def _escape(path: bytes) -> str:
+    if b"%" not in path:
+        try:
+            return path.decode()
+        except UnicodeDecodeError:
+            pass
+    text = path.replace(b"%", b"%25").decode("utf-8", "surrogateescape")
+    return "".join(f"%{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in text)
+
+
+def _unescape(text: Any) -> bytes:
+    return unquote_to_bytes(_typed(text, str))
+
+
+def _encode_op(op: Operation) -> dict[str, Any]:
+    out: dict[str, Any] = {"k": op.index, "kind": op.kind, "path": _escape(op.path)}
+    if op.old is not None:
+        out["old"] = _encode_identity(op.old)
+    if op.new is not None:
+        out["new"] = _encode_identity(op.new)
+    if op.digest is not None:
+        out["digest"] = op.digest
+    if op.meta is not None:
+        xattrs = [[_escape(_paths.encode(k)), v.hex()] for k, v in op.meta.xattrs]
+        out["meta"] = [op.meta.mode, op.meta.uid, op.meta.gid, xattrs]
+    return out
+
+
+def _encode_identity(identity: Identity) -> list[Any]:
+    head: list[Any] = [identity.ino, identity.size, identity.mtime_ns]
+    return head if identity.link is None else [*head, _escape(identity.link)]
+
+
+def _decode_body(body: Any) -> Journal:
+    journal = Journal(
+        tid=_matching(body["id"], r"[0-9a-f]{32}"),
+        seq=_number(body["seq"]),
+        durability="full" if body["durability"] == "full" else _literal(body["durability"], "process"),
+        boot=_matching(body["boot"], r"[0-9a-f-]{0,64}"),
+        ino=_number(body["ino"]),
+        two_phase=_typed(body["two_phase"], bool),
+        ops=tuple(_decode_op(op) for op in _typed(body["ops"], list)),
+        dirs=tuple((_directory(path), _number(ino)) for path, ino in _typed(body["dirs"], list)),
+    )
+    if not journal.ops:
+        raise ValueError("it has no operations")
+    if len({op.index for op in journal.ops}) != len(journal.ops):
+        raise ValueError("two operations share one number")
+    named = {path for path, _ in journal.dirs}
+    for op in journal.ops:
+        if any(parent not in named for parent in _paths.ancestors(op.path)):
+            raise ValueError(f"the directories of {op.path!r} are not listed")
+    return journal
+
+
+def _decode_op(raw: Any) -> Operation:
+    kind = raw["kind"]
+    path = _unescape(raw["path"])
+    if kind not in _KINDS:
+        raise ValueError(f"unknown kind {kind!r}")
+    if not _paths.is_normal(path):
+        raise ValueError(f"{path!r} is not a path below the root")
+    op = Operation(
+        index=_number(raw["k"]),
+        kind=kind,
+        path=path,
+        old=_decode_identity(raw["old"]) if "old" in raw else None,
+        new=_decode_identity(raw["new"]) if "new" in raw else None,
+        digest=_matching(raw["digest"], r"[0-9a-f]{64}") if "digest" in raw else None,
+        meta=_decode_meta(raw["meta"]) if "meta" in raw else None,
+    )
+    needs = {
+        "write": (op.new, op.digest, op.meta),
+        "delete": (op.old,),
+        "mkdir": (op.meta,),
+        "rmdir": (op.meta,),
+    }
+    if any(field is None for field in needs[kind]):
+        raise ValueError(f"a field of the {kind} of {path!r} is missing")
+    return op
+
+
+def _decode_identity(raw: Any) -> Identity:
+    ino, size, mtime, *link = _typed(raw, list)
+    if len(link) > 1:
+        raise ValueError("an identity has too many fields")
+    return Identity(_number(ino), _number(size), _typed(mtime, int), _unescape(link[0]) if link else None)
+
+
+def _decode_meta(raw: Any) -> Meta:
+    mode, uid, gid, xattrs = _typed(raw, list)
+    if not 0 <= _number(mode) <= 0o7777:
+        raise ValueError(f"mode {mode} is out of range")
+    pairs = tuple((_paths.decode(_unescape(k)), bytes.fromhex(_typed(v, str))) for k, v in _typed(xattrs, list))
+    return Meta(mode, _number(uid), _number(gid), pairs)
+
+
+def _directory(raw: Any) -> bytes:
+    path = _unescape(raw)
+    if path != _paths.ROOT and not _paths.is_normal(path):
+        raise ValueError(f"{path!r} is not a directory below the root")
+    return path
+
+
+def _typed(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"{kind.__name__} expected, not {type(value).__name__}")
+    return value
+
+
+def _number(value: Any) -> int:
+    number: int = _typed(value, int)
+    if number < 0:
+        raise ValueError(f"{number} is negative")
+    return number
+
+
+def _matching(value: Any, pattern: str) -> str:
+    text: str = _typed(value, str)
+    if not re.fullmatch(pattern, text):
+        raise ValueError(f"{text[:80]!r} does not match {pattern}")
+    return text
+
+
+def _literal(value: Any, wanted: Durability) -> Durability:
+    if value != wanted:
+        raise ValueError(f"durability {value!r} is unknown")
+    return wanted

@@ -1,0 +1,61 @@
+"""Every name under the private directory: its builder and its parser.
+
+    format                  format version and lock protocol
+    lock                    the writers' lock file, never removed
+    HEAD                    the journal of the last settled transaction
+    T.k                     the token of operation k of transaction T
+    T.k.old                 what a write replaces
+    T.intent, T.committed, T.aborting, T.prepared
+                            the journal of T, named after its state
+
+T is 128 random bits in hex and k a decimal number; nothing else is ours.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+PRIVATE = b".txfiles"
+FORMAT = b"format"
+LOCK = b"lock"
+HEAD = b"HEAD"
+PERMANENT = frozenset((FORMAT, LOCK, HEAD))
+FORMAT_TEXT = b"txfiles 1 flock\n"
+
+State = Literal["intent", "committed", "aborting", "prepared"]
+Kind = Literal["permanent", "token", "old", "intent", "committed", "aborting", "prepared", "unknown"]
+
+_NAME = re.compile(rb"([0-9a-f]{32})\.(?:(0|[1-9][0-9]{0,9})(\.old)?|(intent|committed|aborting|prepared))")
+
+
+class Name(NamedTuple):
+    """A parsed name of the private directory. `tid` is empty and `index` -1 where they do not apply."""
+
+    kind: Kind
+    tid: str = ""
+    index: int = -1
+
+
+def token(tid: str, index: int) -> bytes:
+    return b"%s.%d" % (tid.encode(), index)
+
+
+def old(tid: str, index: int) -> bytes:
+    return b"%s.%d.old" % (tid.encode(), index)
+
+
+def journal(tid: str, state: State) -> bytes:
+    return b"%s.%s" % (tid.encode(), state.encode())
+
+
+def parse(name: bytes) -> Name:
+    if name in PERMANENT:
+        return Name("permanent")
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return Name("unknown")
+    tid, index, is_old, state = match.groups()
+    if state is not None:
+        return Name(state.decode(), tid.decode())
+    return Name("old" if is_old else "token", tid.decode(), int(index))
