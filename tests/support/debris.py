@@ -1,0 +1,41 @@
+"""The read-only check after every test: a private directory at rest holds its permanent files and nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from txfiles import _journal, _layout
+
+PRIVATE = os.fsdecode(_layout.PRIVATE)
+
+
+def problems(root: str | os.PathLike[str]) -> list[str]:
+    """What is not as it should be at rest, in every private directory at or below `root`."""
+    found: list[str] = []
+    for folder, directories, files in os.walk(os.fsencode(root)):
+        if os.path.basename(folder) == _layout.PRIVATE:
+            found += _private(folder, [*directories, *files])
+            directories.clear()
+        else:
+            found += [
+                _shown(folder, name) for name in files if _layout.parse(name).kind not in ("permanent", "unknown")
+            ]
+    return found
+
+
+def _private(folder: bytes, names: list[bytes]) -> list[str]:
+    found = [_shown(folder, name) for name in names if name not in _layout.PERMANENT]
+    if _layout.FORMAT in names and _content(folder, _layout.FORMAT) != _layout.FORMAT_TEXT:
+        found.append(f"{_shown(folder, _layout.FORMAT)} has another text")
+    if _layout.HEAD in names:
+        _journal.decode(_content(folder, _layout.HEAD), "HEAD")
+    return found
+
+
+def _content(folder: bytes, name: bytes) -> bytes:
+    return Path(os.fsdecode(folder), os.fsdecode(name)).read_bytes()
+
+
+def _shown(folder: bytes, name: bytes) -> str:
+    return os.fsdecode(os.path.join(folder, name))

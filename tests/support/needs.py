@@ -1,0 +1,96 @@
+"""What a test needs of the machine, and whether the machine has it.
+
+    @pytest.mark.needs("loop", "xfs", "strace")
+
+A thing is `root`, `mount` (the right to mount), `users` (children of other users), `loop` (loop devices), `ext4`,
+`xfs` or `btrfs` (mkfs and the kernel's part), `strace` (installed and allowed to trace), or the name of a program.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from tests.support import as_user, mounts
+
+SETTING = "TXFILES_SYSTEM_TESTS"
+MODES = ("auto", "require", "off")
+_PACKAGES = {
+    "mkfs.ext4": "e2fsprogs",
+    "chattr": "e2fsprogs",
+    "mkfs.xfs": "xfsprogs",
+    "mkfs.btrfs": "btrfs-progs",
+    "strace": "strace",
+    "setfacl": "acl",
+    "getfacl": "acl",
+    "setfattr": "attr",
+    "losetup": "mount",
+    "unshare": "util-linux",
+}
+
+
+def mode() -> str:
+    """`auto` (deselect what cannot run), `require` (fail it) or `off` (deselect all that need anything)."""
+    chosen = os.environ.get(SETTING, "auto")
+    if chosen not in MODES:
+        raise ValueError(f"{SETTING} must be one of {', '.join(MODES)}, not {chosen!r}")
+    return chosen
+
+
+@cache
+def missing(thing: str) -> str | None:
+    """Why `thing` cannot be had, or `None` when it is there."""
+    if thing == "root":
+        return None if os.geteuid() == 0 else "root: the tests run as another user"
+    if thing == "mount":
+        return missing("root") or (None if mounts.isolate() else "mount: this container may not mount")
+    if thing == "users":
+        return missing("root") or _other_users()
+    if thing == "loop":
+        return missing("mount") or missing("losetup") or _missing_file("/dev/loop-control")
+    if thing in ("ext4", "xfs", "btrfs"):
+        return missing(f"mkfs.{thing}") or _missing_filesystem(thing)
+    if thing == "strace":
+        return _missing_program(thing) or _untraceable()
+    return _missing_program(thing)
+
+
+def program(name: str) -> str | None:
+    """The path of a program, also of one in the system directories that are not on everybody's PATH."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+
+
+def _missing_program(name: str) -> str | None:
+    if program(name):
+        return None
+    package = _PACKAGES.get(name)
+    return f"{name}: not installed" + (f" (package {package})" if package else "")
+
+
+def _missing_file(path: str) -> str | None:
+    return None if Path(path).exists() else f"{path}: not there"
+
+
+def _missing_filesystem(name: str) -> str | None:
+    def known() -> bool:
+        return name in Path("/proc/filesystems").read_text().split()
+
+    if not known() and program("modprobe"):
+        subprocess.run(["modprobe", name], check=False, capture_output=True)
+    return None if known() else f"{name}: the kernel has no such file system"
+
+
+def _other_users() -> str | None:
+    try:
+        as_user.as_user(65534)
+    except RuntimeError as error:
+        return f"users: {error}"
+    return None
+
+
+def _untraceable() -> str | None:
+    tried = subprocess.run(["strace", "-o", "/dev/null", "true"], check=False, capture_output=True, text=True)
+    return None if tried.returncode == 0 else f"strace: cannot trace ({tried.stderr.strip()[:80]})"
