@@ -52,7 +52,7 @@ class FileSystem(Protocol):
     def open_dir(self, at: int | None, name: bytes, *, follow: bool = False) -> int: ...
     def open_read(self, at: int, name: bytes) -> int: ...
     def open_append(self, at: int, name: bytes) -> int: ...
-    def create(self, at: int, name: bytes) -> int: ...
+    def create(self, at: int, name: bytes, mode: int = 0o600) -> int: ...
     def close(self, fd: int) -> None: ...
     def read(self, fd: int, size: int) -> bytes: ...
     def write(self, fd: int, data: bytes | memoryview) -> int: ...
@@ -101,7 +101,7 @@ class KernelFS:
     lock_factory: Callable[..., object] | None = None
 
     def absolute(self, path: AnyPath) -> bytes:
-        return os.path.abspath(os.fsencode(path))
+        return os.path.realpath(os.fsencode(path))
 
     def open_dir(self, at: int | None, name: bytes, *, follow: bool = False) -> int:
         flags = os.O_RDONLY | _DIRECTORY | _CLOEXEC | (0 if follow else _NOFOLLOW)
@@ -113,8 +113,8 @@ class KernelFS:
     def open_append(self, at: int, name: bytes) -> int:
         return os.open(name, os.O_WRONLY | os.O_APPEND | _NOFOLLOW | _NONBLOCK | _CLOEXEC, dir_fd=at)
 
-    def create(self, at: int, name: bytes) -> int:
-        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC, 0o600, dir_fd=at)
+    def create(self, at: int, name: bytes, mode: int = 0o600) -> int:
+        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC, mode, dir_fd=at)
 
     def close(self, fd: int) -> None:
         os.close(fd)

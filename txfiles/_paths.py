@@ -138,6 +138,17 @@ def compile_glob(pattern: str | bytes) -> re.Pattern[bytes]:
     return re.compile(expression, re.DOTALL)
 
 
+def fixed_part(pattern: str | bytes) -> bytes:
+    """The directory (or file) that every match of a pattern begins with."""
+    parts = [p for p in to_bytes(pattern).split(b"/") if p not in (b"", b".")]
+    fixed = []
+    for part in parts:
+        if any(char in part for char in b"*?["):
+            break
+        fixed.append(part)
+    return b"/".join(fixed)
+
+
 def _component(part: bytes) -> bytes:
     out, i = b"", 0
     while i < len(part):

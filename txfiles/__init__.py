@@ -1,0 +1,15 @@
+"""Changes to several ordinary files, all-or-nothing.
+
+>>> with FileTransaction(root) as tx:
+...     tx.write("a.json", b"...")
+...     tx.write("b.json", b"...")
+"""
+
+from txfiles import errors
+from txfiles.recovery import RecoveryReport, StoreStatus, recover, status
+from txfiles.store import FileStore
+from txfiles.transaction import FileTransaction
+
+__version__ = "0.1.0"
+
+__all__ = ["FileStore", "FileTransaction", "RecoveryReport", "StoreStatus", "__version__", "errors", "recover", "status"]

@@ -1,0 +1,145 @@
+"""The sync rounds: what has to be durable together, and nothing else. Functions here make durable, none changes the tree."""
+
+from __future__ import annotations
+
+import errno
+from functools import partial
+from typing import TYPE_CHECKING
+
+from txfiles import _layout, _paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from txfiles._home import Home
+    from txfiles._journal import Journal, Operation
+    from txfiles._tokens import Tokens
+
+_NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_told: set[bytes] = set()
+
+
+def first_round(home: Home, tokens: Tokens, journal: Journal, head: Journal | None) -> None:
+    """Before the commit point: every token, the journal, the private directory, and what they stand on (I1).
+
+    What HEAD vouches for, a durable transaction that has put this file or directory there, is durable already.
+    Everything else may be another program's unsynced work: its old files, lest recovery later mistake what a power
+    loss made of them for somebody's change, and the directories above, lest they go and take the new files along.
+    """
+    if journal.durability == "process":
+        return
+    trusted = head if head is not None and head.durability == "full" else None
+    if trusted is None:
+        _home_round(home)
+    files = {op.path: op.new for op in trusted.ops} if trusted else {}
+    directories = dict(trusted.dirs) if trusted else {}
+    jobs: list[Callable[[], None]] = [
+        partial(tokens.sync, op.index) for op in journal.ops if op.new is not None and op.new.link is None
+    ]
+    jobs.append(partial(_sync_file, home, _layout.journal(journal.tid, "intent")))
+    jobs.append(partial(sync_private, home))
+    jobs += [
+        partial(_sync_old, home, journal, op)
+        for op in journal.ops
+        if op.old is not None and op.old.link is None and files.get(op.path) != op.old
+    ]
+    unproven = {_paths.split(path)[0] for path, ino in journal.dirs if path and ino and directories.get(path) != ino}
+    jobs += [partial(_sync_directory, home, path) for path in sorted(unproven)]
+    home.fs.run_all(jobs)
+
+
+def _home_round(home: Home) -> None:
+    """Once for a root, before its first journal: a journal must not survive without `format` and the directory above."""
+    _sync_file(home, _layout.FORMAT)
+    sync_private(home)
+    _sync_dir(home, home.root_fd)
+    try:
+        parent = home.fs.open_dir(None, home.root.rpartition(b"/")[0] or b"/", follow=True)
+    except PermissionError:
+        return  # a directory that we may not read is not one that we made the root in
+    try:
+        _sync_dir(home, parent)
+    finally:
+        home.fs.close(parent)
+
+
+def second_round(home: Home, journal: Journal, private_done: list[bool]) -> None:
+    """After apply or undo: every touched directory and the private one. `private_done[0]` tells of the latter."""
+
+    def private() -> None:
+        sync_private(home)
+        private_done[0] = True
+
+    touched = {_paths.split(op.path)[0] for op in journal.ops}
+    touched.update(op.path for op in journal.ops if op.kind == "mkdir")
+    home.fs.run_all([private, *(partial(_sync_directory, home, path) for path in sorted(touched))])
+
+
+def sync_directories(home: Home, paths: Iterable[bytes], *, private: bool = False) -> None:
+    """A barrier: these directories (those that exist), and with `private` the private one."""
+    jobs: list[Callable[[], None]] = [partial(_sync_directory, home, path) for path in sorted(paths)]
+    if private:
+        jobs.append(partial(sync_private, home))
+    home.fs.run_all(jobs)
+
+
+def sync_private(home: Home) -> None:
+    _sync_dir(home, home.private_fd)
+
+
+def _sync_file(home: Home, name: bytes) -> None:
+    fd = home.fs.open_read(home.private_fd, name)
+    try:
+        home.fs.sync_file(fd)
+    finally:
+        home.fs.close(fd)
+
+
+def _sync_old(home: Home, journal: Journal, op: Operation) -> None:
+    """Through the link that was made for a write; a delete makes none."""
+    at, name = home.private_fd, _layout.old(journal.tid, op.index)
+    parent = -1
+    if op.kind == "delete":
+        parent = home.tree.walk(_paths.split(op.path)[0])
+        at, name = parent, _paths.split(op.path)[1]
+    try:
+        fd = home.fs.open_read(at, name)
+    except PermissionError:
+        return  # replaced without being read: whoever wrote it had to make it durable
+    else:
+        try:
+            home.fs.sync_file(fd)
+        finally:
+            home.fs.close(fd)
+    finally:
+        if parent >= 0:
+            home.fs.close(parent)
+
+
+def _sync_directory(home: Home, path: bytes) -> None:
+    try:
+        fd = home.tree.walk(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # removed, by this transaction or by somebody else: its parent says so
+    try:
+        _sync_dir(home, fd)
+    finally:
+        home.fs.close(fd)
+
+
+def _sync_dir(home: Home, fd: int) -> None:
+    """fsync of a directory; a file system that has none (some network and FUSE mounts) is said once and accepted."""
+    try:
+        home.fs.sync_dir(fd)
+    except OSError as error:
+        if error.errno not in _NOT_SUPPORTED:
+            raise
+        if home.root not in _told:
+            _told.add(home.root)
+            import logging
+
+            logging.getLogger("txfiles").warning(
+                "%s: the file system cannot sync directories (%s); after a power loss it decides what is durable",
+                _paths.decode(home.root),
+                error.strerror,
+            )

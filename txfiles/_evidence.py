@@ -1,0 +1,224 @@
+"""What the disk says about a transaction: reads only, and decides nothing.
+
+Only "no such entry" means absent (an `OSError` of any other kind comes through and stops recovery).
+"""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+from txfiles import _layout, _metadata, _paths
+from txfiles._tokens import digest_of_file, digest_of_link
+from txfiles.errors import RecoveryError
+
+if TYPE_CHECKING:
+    from txfiles._fs import Stat
+    from txfiles._home import Home
+    from txfiles._journal import Identity, Journal, Operation
+
+
+class Evidence:
+    """The state of each operation of one journal, looked at anew at every call.
+
+    `same_tree`: the journal is where it was written, so that inode numbers count; not so in a copied tree.
+    """
+
+    def __init__(self, home: Home, journal: Journal, *, same_tree: bool) -> None:
+        self.home = home
+        self.fs = home.fs
+        self.journal = journal
+        self.same_tree = same_tree
+
+    # -- names --------------------------------------------------------------------------------------------------
+
+    def token_name(self, op: Operation) -> bytes:
+        return _layout.token(self.journal.tid, op.index)
+
+    def old_name(self, op: Operation) -> bytes:
+        return _layout.old(self.journal.tid, op.index)
+
+    def token(self, op: Operation) -> Stat | None:
+        return self._private(self.token_name(op))
+
+    def old(self, op: Operation) -> Stat | None:
+        return self._private(self.old_name(op))
+
+    def target(self, op: Operation) -> Stat | None:
+        return self.home.tree.stat(op.path)
+
+    def _private(self, name: bytes) -> Stat | None:
+        try:
+            return self.fs.stat(self.home.private_fd, name)
+        except FileNotFoundError:
+            return None
+
+    # -- classification -----------------------------------------------------------------------------------------
+
+    def is_old(self, op: Operation, target: Stat | None) -> bool:
+        """The target is what the journal recorded before the commit; absent counts as old when nothing was there."""
+        if target is None or op.old is None:
+            return target is None and op.old is None
+        return self._shows(op.old, target, *self.home.tree.at(op.path))
+
+    def is_new(self, op: Operation, target: Stat | None) -> bool:
+        """The target of a write is what the token was. In a copied tree the digest has to say so."""
+        if target is None or op.new is None or not self._shows(op.new, target, *self.home.tree.at(op.path)):
+            return False
+        return self.same_tree or self._digest(*self.home.tree.at(op.path), target) == op.digest
+
+    def is_deleted_file(self, op: Operation, token: Stat | None) -> bool:
+        """The token of a delete has become the deleted file; otherwise it is still the empty marker."""
+        if token is None or op.old is None:
+            return False
+        if self._shows(op.old, token, self.home.private_fd, self.token_name(op)):
+            return True
+        return token.st_size > 0  # somebody who still has it open went on writing to it
+
+    def _shows(self, recorded: Identity, found: Stat, at: int, name: bytes) -> bool:
+        is_link = stat.S_ISLNK(found.st_mode)
+        if is_link != (recorded.link is not None) or not (is_link or stat.S_ISREG(found.st_mode)):
+            return False
+        if is_link:
+            return self.fs.readlink(at, name) == recorded.link
+        if (found.st_size, found.st_mtime_ns) != (recorded.size, recorded.mtime_ns):
+            return False
+        return found.st_ino == recorded.ino or not self.same_tree
+
+    def _digest(self, at: int, name: bytes, found: Stat) -> str | None:
+        if stat.S_ISLNK(found.st_mode):
+            return digest_of_link(self.fs.readlink(at, name))
+        return digest_of_file(self.fs, at, name) if stat.S_ISREG(found.st_mode) else None
+
+    def token_is_whole(self, op: Operation, token: Stat) -> bool:
+        """Content and metadata are those that the journal recorded; a crash in the sync round can lose either."""
+        assert op.new is not None and op.meta is not None
+        if stat.S_ISLNK(token.st_mode) != (op.new.link is not None):
+            return False
+        if op.new.link is None and (token.st_size != op.new.size or not self._has_meta(op, token)):
+            return False
+        return self._digest(self.home.private_fd, self.token_name(op), token) == op.digest
+
+    def _has_meta(self, op: Operation, token: Stat) -> bool:
+        assert op.meta is not None
+        return _metadata.matches(self.fs, self.home.private_fd, self.token_name(op), token, op.meta)
+
+    # -- proof --------------------------------------------------------------------------------------------------
+
+    def proves_commit(self) -> bool:
+        """Something was applied, so the commit point was passed even if the rename of the journal was lost.
+
+        Not size and time alone, not a directory: those could be anybody's.
+        """
+        return not self.journal.two_phase and any(self._was_applied(op) for op in self.journal.ops)
+
+    def _was_applied(self, op: Operation) -> bool:
+        if op.kind == "delete":
+            return self.is_deleted_file(op, self.token(op))
+        if op.kind != "write":
+            return False
+        target, token = self.target(op), self.token(op)
+        if target is None:
+            return False
+        if token is not None:
+            return same_inode(target, token)  # both names of one rename (A1)
+        return self._has_new_content(op, target) and self._old_differed(op)
+
+    def _has_new_content(self, op: Operation, target: Stat) -> bool:
+        assert op.meta is not None and op.new is not None
+        at, name = self.home.tree.at(op.path)
+        if stat.S_ISREG(target.st_mode):
+            if target.st_size != op.new.size or stat.S_IMODE(target.st_mode) != op.meta.mode:
+                return False
+        return self._digest(at, name, target) == op.digest
+
+    def _old_differed(self, op: Operation) -> bool:
+        """A replaced file left its link before the commit point; without it the first sync round was not complete."""
+        if op.old is None:
+            return True
+        old = self.old(op)
+        if old is None:
+            return False
+        assert op.meta is not None
+        if stat.S_IFMT(old.st_mode) != (stat.S_IFLNK if op.new and op.new.link is not None else stat.S_IFREG):
+            return True
+        if op.old.link is None and stat.S_IMODE(old.st_mode) != op.meta.mode:
+            return True
+        return self._digest(self.home.private_fd, self.old_name(op), old) != op.digest
+
+    # -- what stands in the way ---------------------------------------------------------------------------------
+
+    def conflicts_forward(self) -> list[Operation]:
+        """Operations still to be done whose target is foreign. Raises `RecoveryError` for a token lost or damaged."""
+        found = []
+        ours = {op.path for op in self.journal.ops if op.kind in ("delete", "rmdir")}
+        for op in self.journal.ops:
+            token, target = self.token(op), self.target(op)
+            if op.kind in ("write", "mkdir") and op.path in ours and self._still_to_go(op):
+                target = None
+            if token is None:
+                if op.kind == "write" and target is None:
+                    found.append(op)  # lost or deleted, nobody can tell: not for silence
+                elif op.kind in ("write", "delete") and op.old is not None and self.is_old(op, target):
+                    raise _lost(op, "is missing")
+            elif op.kind == "write":
+                if target is not None and (same_inode(token, target) or self.is_new(op, target)):
+                    continue
+                if not self.token_is_whole(op, token):
+                    raise _lost(op, "is damaged")
+                if target is not None and not self.is_old(op, target):
+                    found.append(op)
+            elif op.kind == "delete":
+                if target is None or self.is_deleted_file(op, token) or same_inode(token, target):
+                    continue
+                if not self.is_old(op, target):
+                    found.append(op)
+            elif op.kind == "mkdir":
+                if target is not None and not stat.S_ISDIR(target.st_mode):
+                    found.append(op)
+            elif target is not None and stat.S_ISDIR(target.st_mode):
+                names = self.home.tree.fs.listdir(self.home.tree.open_dir(op.path))
+                if any(_paths.join(op.path, name) not in ours for name in names):
+                    found.append(op)
+        return found
+
+    def _still_to_go(self, op: Operation) -> bool:
+        """The delete or rmdir that makes room for `op` is not done yet."""
+        for other in self.journal.ops:
+            if other.path == op.path and other.kind in ("delete", "rmdir"):
+                token = self.token(other)
+                return token is not None and not self.is_deleted_file(other, token)
+        return False
+
+    def conflicts_undo(self) -> list[Operation]:
+        """Applied operations whose target is foreign now. Raises `RecoveryError` for an old file that is lost."""
+        found = []
+        for op in self.journal.ops:
+            token, target = self.token(op), self.target(op)
+            if op.kind == "write" and token is None:
+                if op.old is None:
+                    if target is not None and not self.is_new(op, target):
+                        found.append(op)
+                elif (old := self.old(op)) is None:
+                    if self.is_new(op, target):
+                        raise _lost(op, "(the old file) is missing")
+                elif target is not None and not same_inode(old, target) and not self.is_new(op, target):
+                    found.append(op)
+            elif op.kind == "delete" and self.is_deleted_file(op, token):
+                assert token is not None
+                if target is not None and not same_inode(token, target):
+                    found.append(op)
+        return found
+
+
+def same_inode(one: Stat, other: Stat) -> bool:
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def _lost(op: Operation, what: str) -> RecoveryError:
+    shown = _paths.decode(op.path)
+    message = f"recovery cannot go on: what it needs for {shown!r} {what}; nothing was touched"
+    return RecoveryError(message, path=shown)
+
+
+__all__ = ["Evidence", "same_inode"]

@@ -1,0 +1,230 @@
+"""An open root: its descriptors, its lock and its private directory."""
+
+from __future__ import annotations
+
+import errno
+import re
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from txfiles import _layout, _metadata, _paths
+from txfiles._lock import make_lock
+from txfiles._tree import Tree
+from txfiles.errors import (
+    ConflictError,
+    InvalidPathError,
+    JournalVersionError,
+    RecoveryError,
+    UnsupportedFilesystemError,
+)
+
+if TYPE_CHECKING:
+    from txfiles._fs import FileSystem
+    from txfiles._paths import AnyPath
+
+_FORMAT = re.compile(rb"txfiles ([0-9]{1,9}) ([a-z]{1,32})\n")
+_CHUNK = 1 << 20
+
+
+def locate(fs: FileSystem, root: AnyPath) -> bytes:
+    """The absolute path of a root, symbolic links resolved, so that every spelling is one root."""
+    raw = _paths.to_bytes(root)
+    if not raw or b"\0" in raw:
+        raise InvalidPathError("the root is empty" if not raw else "the root contains a NUL byte", path=_paths.decode(raw))
+    return fs.absolute(raw)
+
+
+class Home:
+    """What every step of the protocol works on. Owns its descriptors; `close()` frees them and the lock."""
+
+    def __init__(self, fs: FileSystem, root: bytes, root_fd: int, private_fd: int) -> None:
+        self.fs = fs
+        self.root = root
+        self.root_fd = root_fd
+        self.private_fd = private_fd
+        self.tree = Tree(fs, root_fd, root)
+        self.lock = make_lock(fs, private_fd, root)
+
+    @classmethod
+    def open(cls, fs: FileSystem, root: bytes, *, create: bool, durable: bool) -> Home:
+        """Open for writing; makes the private directory, and with `create` the root, where they are missing."""
+        if create:
+            _make_directories(fs, root, durable=durable)
+        root_fd = fs.open_dir(None, root, follow=True)
+        try:
+            private_fd = _open_private(fs, root, root_fd)
+        except BaseException:
+            fs.close(root_fd)
+            raise
+        home = cls(fs, root, root_fd, private_fd)
+        try:
+            home.require_own_mount()
+        except BaseException:
+            home.close()
+            raise
+        return home
+
+    @classmethod
+    def find(cls, fs: FileSystem, root: bytes) -> Home | None:
+        """Open what is there and make nothing; `None` when the root has no private directory."""
+        root_fd = fs.open_dir(None, root, follow=True)
+        try:
+            private_fd = fs.open_dir(root_fd, _layout.PRIVATE)
+        except FileNotFoundError:
+            fs.close(root_fd)
+            return None
+        except BaseException:
+            fs.close(root_fd)
+            raise
+        return cls(fs, root, root_fd, private_fd)
+
+    def close(self) -> None:
+        """Free the lock and the descriptors; may be called again."""
+        if self.root_fd < 0:
+            return
+        try:
+            self.lock.release()
+        finally:
+            fds, self.root_fd, self.private_fd = (self.root_fd, self.private_fd), -1, -1
+            self.tree.close()
+            for fd in fds:
+                self.fs.close(fd)
+
+    def require_own_mount(self) -> None:
+        if self.fs.mount_id(self.root_fd) != self.fs.mount_id(self.private_fd):
+            shown = _paths.decode(_paths.join(self.root, _layout.PRIVATE))
+            raise UnsupportedFilesystemError(f"{shown!r} is a mount of its own", path=shown)
+
+    def require_in_place(self) -> None:
+        """The root and the lock file are still those that were opened (or two writers would believe in two locks)."""
+        self.lock.check()
+        mine = self.fs.fstat(self.root_fd)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            fd = self.fs.open_dir(None, self.root, follow=True)
+            try:
+                there = self.fs.fstat(fd)
+            finally:
+                self.fs.close(fd)
+            if (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino) and self.is_in_place():
+                return
+        shown = _paths.decode(self.root)
+        raise ConflictError(f"the root {shown!r} was moved or replaced since the transaction began", path=shown)
+
+    def is_in_place(self) -> bool:
+        """The private directory is still the one that was opened."""
+        try:
+            there = self.fs.stat(self.root_fd, _layout.PRIVATE)
+        except FileNotFoundError:
+            return False
+        mine = self.fs.fstat(self.private_fd)
+        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+
+    @property
+    def group_shared(self) -> bool:
+        return bool(self.fs.fstat(self.private_fd).st_mode & stat.S_IWGRP)
+
+    def names(self) -> list[bytes]:
+        return self.fs.listdir(self.private_fd)
+
+    def read(self, name: bytes) -> bytes | None:
+        """The whole content of a file of the private directory; `None` if and only if there is none."""
+        try:
+            fd = self.fs.open_read(self.private_fd, name)
+        except FileNotFoundError:
+            return None
+        try:
+            chunks = []
+            while chunk := self.fs.read(fd, _CHUNK):
+                chunks.append(chunk)
+            return b"".join(chunks)
+        finally:
+            self.fs.close(fd)
+
+    def remove(self, name: bytes) -> None:
+        """Unlink a file of the private directory if it is there."""
+        with suppress(FileNotFoundError):
+            self.fs.unlink(self.private_fd, name)
+
+    def format_is_ours(self) -> bool:
+        """Whether `format` is there and ours; raises `JournalVersionError` where it is somebody else's."""
+        text = self.read(_layout.FORMAT)
+        if text == _layout.FORMAT_TEXT:
+            return True
+        match = _FORMAT.fullmatch(text or b"")
+        if match is not None:
+            shown = _paths.decode(self.root)
+            told = match[0].decode().strip()
+            raise JournalVersionError(f"{shown!r} has the format {told!r}, which this txfiles does not know", path=shown)
+        return False
+
+    def write_format(self) -> None:
+        """Write `format` anew. REQUIRES: the lock, and no journal or HEAD that needs the old one."""
+        temp = _layout.token(self.fs.random_id(), 0)
+        fd = self.fs.create(self.private_fd, temp)
+        try:
+            if self.fs.write(fd, _layout.FORMAT_TEXT) != len(_layout.FORMAT_TEXT):
+                raise OSError(errno.ENOSPC, "the format file could not be written whole", _paths.decode(self.root))
+            if self.group_shared:
+                self.fs.chmod(fd, 0o660)
+            self.fs.rename(self.private_fd, temp, self.private_fd, _layout.FORMAT)
+        except BaseException:
+            self.remove(temp)
+            raise
+        finally:
+            self.fs.close(fd)
+
+    def refuse_without_format(self) -> RecoveryError:
+        shown = _paths.decode(_paths.join(self.root, _layout.PRIVATE))
+        return RecoveryError(f"{shown!r} holds a journal but no valid format file; nothing was touched", path=shown)
+
+
+def _make_directories(fs: FileSystem, path: bytes, *, durable: bool) -> None:
+    parent = path.rpartition(b"/")[0] or b"/"
+    try:
+        fs.mkdir(None, path, 0o777)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        _make_directories(fs, parent, durable=durable)
+        _make_directories(fs, path, durable=durable)
+        return
+    if durable:
+        fd = fs.open_dir(None, parent, follow=True)
+        try:
+            fs.sync_dir(fd)
+        finally:
+            fs.close(fd)
+
+
+def _open_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
+    with suppress(FileExistsError):
+        fs.mkdir(root_fd, _layout.PRIVATE, 0o700)
+    try:
+        fd = fs.open_dir(root_fd, _layout.PRIVATE)
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ELOOP):
+            shown = _paths.decode(_paths.join(root, _layout.PRIVATE))
+            raise NotADirectoryError(errno.ENOTDIR, "the private directory is not a directory", shown) from error
+        raise
+    try:
+        _share_with_group(fs, root_fd, fd)
+    except BaseException:
+        fs.close(fd)
+        raise
+    return fd
+
+
+def _share_with_group(fs: FileSystem, root_fd: int, private_fd: int) -> None:
+    """Open the private directory to those who may write the root; drop a default ACL that it inherited."""
+    root, private = fs.fstat(root_fd), fs.fstat(private_fd)
+    if private.st_uid != fs.ids()[0]:
+        return
+    if root.st_mode & stat.S_IWGRP and not private.st_mode & stat.S_IWGRP:
+        if private.st_gid != root.st_gid:
+            fs.chown(private_fd, -1, root.st_gid)
+        fs.chmod(private_fd, 0o770)
+    has = fs.xattrs(root_fd, _layout.PRIVATE)
+    for key in (_metadata.DEFAULT_ACL, _metadata.ACCESS_ACL):
+        if key in has:
+            fs.remove_xattr(private_fd, key)

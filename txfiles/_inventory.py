@@ -1,0 +1,114 @@
+"""What lies in the private directory, sorted: reads only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from txfiles import _journal, _layout, _paths
+from txfiles._journal import Journal
+from txfiles.errors import JournalCorruptError, JournalVersionError
+
+if TYPE_CHECKING:
+    from txfiles._fs import Stat
+    from txfiles._home import Home
+    from txfiles._layout import State
+
+_ORDER: tuple[State, ...] = ("intent", "prepared", "committed", "aborting")
+
+
+@dataclass(slots=True)
+class Pending:
+    """A journal and its state; `journal` is `None` and `error` says why when it cannot be read.
+
+    `also` are earlier states of the same journal whose names survived (A1). `same_tree`: it is where it was written.
+    """
+
+    tid: str
+    state: State
+    journal: Journal | None
+    error: JournalCorruptError | None
+    process: bool
+    same_tree: bool
+    also: list[State] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Inventory:
+    """`pending` is in the order of sequence numbers; `loose` are tokens and old files by transaction."""
+
+    names: list[bytes]
+    head: Journal | None
+    pending: list[Pending]
+    loose: dict[str, list[bytes]]
+    unknown: list[bytes]
+
+    @property
+    def resting(self) -> bool:
+        """Nothing but the permanent files."""
+        return not self.pending and not self.loose and not self.unknown
+
+
+def read_head(home: Home) -> Journal | None:
+    """The last settled transaction; `None` too where a power loss left that of a process transaction unreadable."""
+    raw = home.read(_layout.HEAD)
+    if raw is None:
+        return None
+    try:
+        return _journal.decode(raw, "HEAD")
+    except JournalCorruptError:
+        return None
+
+
+def take(home: Home) -> Inventory:
+    """List the private directory and read its journals. Raises `JournalVersionError` for those of a newer txfiles."""
+    names = home.names()
+    states: dict[str, list[State]] = {}
+    loose: dict[str, list[bytes]] = {}
+    unknown = []
+    for raw in sorted(names):
+        name = _layout.parse(raw)
+        if name.kind in ("token", "old"):
+            loose.setdefault(name.tid, []).append(raw)
+        elif name.kind == "unknown":
+            unknown.append(raw)
+        elif name.kind != "permanent":
+            states.setdefault(name.tid, []).append(name.kind)
+    found = [_pending(home, tid, present) for tid, present in states.items()]
+    found.sort(key=lambda p: (-1 if p.journal is None else p.journal.seq, p.tid))
+    return Inventory(names, read_head(home), found, loose, unknown)
+
+
+def _pending(home: Home, tid: str, present: list[State]) -> Pending:
+    *also, state = sorted(present, key=_ORDER.index)
+    if state == "prepared" and "intent" in also:
+        state, also = "intent", ["prepared"]  # prepare() had not returned: nobody knows of it
+    name = _layout.journal(tid, state)
+    found = home.fs.stat(home.private_fd, name)
+    pending = Pending(tid, state, None, None, _is_process(found), False, also)
+    shown = _paths.decode(name)
+    try:
+        if found.st_size > _journal.MAX_SIZE:
+            raise JournalCorruptError(f"the journal {shown} is too large", path=shown)
+        journal = _journal.decode(home.read(name) or b"", shown)
+        if journal.tid != tid:
+            raise JournalCorruptError(f"the journal {shown} is that of another transaction", path=shown)
+    except JournalVersionError:
+        raise
+    except JournalCorruptError as error:
+        pending.error = error
+    else:
+        pending.journal, pending.same_tree = journal, journal.ino == found.st_ino
+    return pending
+
+
+def _is_process(found: Stat) -> bool:
+    return not found.st_mode & 0o200
+
+
+def keeps_old(home: Home, name: bytes, head: Journal | None) -> bool:
+    """Whether a loose `.old` is the only link to its file, and not of the settled transaction: nobody's to remove."""
+    parsed = _layout.parse(name)
+    if parsed.kind != "old" or (head is not None and head.tid == parsed.tid):
+        return False
+    return home.fs.stat(home.private_fd, name).st_nlink == 1

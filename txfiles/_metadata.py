@@ -1,0 +1,114 @@
+"""Mode, owner, group and extended attributes: read from a file, made up for a new one, put on a token.
+
+A POSIX ACL is the extended attribute `system.posix_acl_access`; its mask is the group part of the mode (acl(5)).
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+import struct
+from typing import TYPE_CHECKING
+
+from txfiles._journal import Meta
+
+if TYPE_CHECKING:
+    from txfiles._fs import FileSystem, Stat
+
+ACCESS_ACL = "system.posix_acl_access"
+DEFAULT_ACL = "system.posix_acl_default"
+_ENTRY = struct.Struct("<HHI")  # tag, permissions, id
+_USER_OBJ, _GROUP_OBJ, _MASK, _OTHER = 0x01, 0x04, 0x10, 0x20
+
+
+def read(fs: FileSystem, at: int, name: bytes, found: Stat) -> Meta:
+    """The metadata of `name`, whose `stat` is `found`."""
+    return Meta(
+        stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, tuple(sorted(fs.xattrs(at, name).items()))
+    )
+
+
+def for_new(fs: FileSystem, at: int, parent: bytes, directory: Stat, *, is_dir: bool = False) -> Meta:
+    """What `open` or `mkdir` would give a new entry of `parent` (`directory` is its stat).
+
+    The group is inherited from a setgid directory; a default ACL replaces the umask (acl(5), mkdir(2)).
+    """
+    uid, gid = fs.ids()
+    mode = 0o777 if is_dir else 0o666
+    if directory.st_mode & stat.S_ISGID:
+        gid = directory.st_gid
+        mode |= stat.S_ISGID if is_dir else 0
+    default = fs.xattrs(at, parent).get(DEFAULT_ACL)
+    if default is None:
+        return Meta(mode & ~fs.umask(), uid, gid)
+    permissions, access = _inherit(default, mode)
+    xattrs = {} if access is None else {ACCESS_ACL: access}
+    if is_dir:
+        xattrs[DEFAULT_ACL] = default
+    return Meta(mode & ~0o777 | permissions, uid, gid, tuple(sorted(xattrs.items())))
+
+
+def _inherit(default: bytes, mode: int) -> tuple[int, bytes | None]:
+    """Mode and access ACL of a file made under a default ACL; no ACL where the mode says the same."""
+    entries = list(_ENTRY.iter_unpack(default[4:]))
+    tags = {tag for tag, _, _ in entries}
+    shift = {_USER_OBJ: 6, _MASK if _MASK in tags else _GROUP_OBJ: 3, _OTHER: 0}
+    permissions, out = 0, default[:4]
+    for tag, bits, who in entries:
+        if tag in shift:
+            bits &= mode >> shift[tag] & 7
+            permissions |= bits << shift[tag]
+        out += _ENTRY.pack(tag, bits, who)
+    return permissions, None if tags == {_USER_OBJ, _GROUP_OBJ, _OTHER} else out
+
+
+def apply(fs: FileSystem, fd: int, wanted: Meta) -> Meta:
+    """Put `wanted` on a file that only its owner can read so far; returns what it has now.
+
+    Where the caller may not give the file away, it stays the caller's, and nobody gains access by that: a group
+    that could not be kept leaves its permissions behind, and set-id bits go.
+    """
+    now = fs.fstat(fd)
+    mode, uid, gid = wanted.mode, now.st_uid, now.st_gid
+    if (uid, gid) != (wanted.uid, wanted.gid):
+        uid, gid = _give(fs, fd, wanted, uid, gid)
+        if gid != wanted.gid:
+            mode &= ~(0o070 & ~(mode << 3))
+        if (uid, gid) != (wanted.uid, wanted.gid):
+            mode &= 0o1777
+    kept = []
+    for key, value in wanted.xattrs:
+        if key == ACCESS_ACL and gid != wanted.gid:
+            continue
+        try:
+            fs.set_xattr(fd, key, value)
+        except OSError as error:
+            if not key.startswith(("security.", "trusted.")) or error.errno not in (errno.EPERM, errno.ENOTSUP):
+                raise
+            continue  # labels that only the system may set; it sets its own
+        kept.append((key, value))
+    if stat.S_IMODE(now.st_mode) != mode or kept:
+        fs.chmod(fd, mode)  # last: chown clears set-id bits, an ACL sets the group part
+    return Meta(mode, uid, gid, tuple(kept))
+
+
+def _give(fs: FileSystem, fd: int, wanted: Meta, uid: int, gid: int) -> tuple[int, int]:
+    for owner, group in ((wanted.uid, wanted.gid), (uid, wanted.gid)):
+        try:
+            fs.chown(fd, owner, group)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EINVAL):
+                raise
+        else:
+            return owner, group
+    return uid, gid
+
+
+def matches(fs: FileSystem, at: int, name: bytes, found: Stat, wanted: Meta) -> bool:
+    """Whether `name` has the mode, owner, group and (at least) the extended attributes of `wanted`."""
+    if (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) != (wanted.mode, wanted.uid, wanted.gid):
+        return False
+    if not wanted.xattrs:
+        return True
+    has = fs.xattrs(at, name)
+    return all(has.get(key) == value for key, value in wanted.xattrs)

@@ -1,0 +1,311 @@
+"""The protocol: prepare, commit point, apply, settle, undo, recover. This page is the whole of it.
+
+Guarantee. After any sequence of process kills and power losses, also during recovery, and one recovery that
+finishes, the tree is exactly the state before or exactly the state after a transaction; with durability "full" it is
+the state after whenever `commit` returned. The private directory then holds its permanent files only.
+
+Assumptions.
+    A1  rename is atomic for everybody who looks. After a power loss it happened, or it did not, or both names exist
+        for the one inode; never neither.
+    A2  changes of a directory are durable once its fsync returned; before that any subset may survive.
+    A3  fsync of a file makes content, size and metadata durable; what is not synced may come back as anything.
+    A4  fsync reports an error once; after one, what the page cache shows may not be on disk.
+    A5  programs that do not use txfiles may change files at any time; that is detected, not prevented.
+
+States of a transaction T. The name of the journal is the state.
+
+        prepare                commit                     settle
+    ──> T.intent ────────────> T.committed ─────────────> HEAD
+           │  │                   │  ▲ apply, roll forward
+           │  │ prepare           │  └──┘
+           │  └─────> T.prepared ─┘ commit (two-phase)
+           │ abandon     │        │ undo
+           ▼             ▼        ▼
+        (nothing) <── abandon   T.aborting ──> retire ──> (nothing)
+
+Invariants.
+    I1  No target is touched before the first sync round returned: every token, the journal, every `.old` link, and
+        whatever they stand on, are durable. So whoever sees a target with its new identity knows that.
+    I2  An operation is done when its token is gone; a delete, when its token has become the deleted file.
+    I3  A target is replaced or removed only by one rename, and only if it is what the journal recorded.
+    I4  T.committed becomes HEAD only when every operation is done and durable.
+    I5  T.aborting is durable before the first undo, and gone, durably, before what it needs goes.
+    I6  Recovery changes nothing that belongs to a journal before all of that journal's evidence was examined.
+    I7  Everything that changes the private directory or a target happens under the lock.
+
+Recovery decides by what it sees, in the order of sequence numbers; first it syncs the private directory, so that what
+it saw is what is durable.
+    a journal not newer than HEAD                       its transaction is settled: remove
+    T.aborting                                          finish the undo
+    T.committed                                         roll forward, settle
+    T.intent with proof that something was applied      the rename of the journal was lost: roll forward, settle
+    T.intent without proof, or invalid                  commit had not returned: abandon
+    T.prepared                                          leave it, report it
+    T.committed or T.aborting, invalid                  JournalCorruptError
+    a token or an old file that is needed and not whole RecoveryError
+    an operation not done whose target is foreign       RecoveryConflictError, until the caller decides
+    tokens and `.old` files without a journal           remove; keep an `.old` that is the only link to its file
+    anything else                                       leave it, report it
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from txfiles import _journal, _layout, _metadata, _paths
+from txfiles._durable import first_round, second_round, sync_directories, sync_private
+from txfiles._evidence import Evidence, same_inode
+from txfiles._inventory import read_head
+from txfiles._journal import Journal, Operation
+from txfiles.errors import (
+    CommitError,
+    CommitOutcomeUnknownError,
+    ConflictError,
+    SettleError,
+    TxFilesError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from txfiles._home import Home
+    from txfiles._layout import State
+    from txfiles._staging import Staging
+
+NOTHING: frozenset[int] = frozenset()
+
+
+# -- before the commit point ----------------------------------------------------------------------------------------
+
+
+def prepare(home: Home, staging: Staging, durability: _journal.Durability, *, two_phase: bool = False) -> Journal | None:
+    """Make the intent durable, no target touched (I1). `None`, and nothing written, when there is nothing to do.
+
+    Raises `CommitError` or the error that stood in the way; nothing has changed then.
+    """
+    made: list[Journal] = []
+    try:
+        home.require_in_place()
+        operations = staging.plan()
+        if not operations:
+            run_to_end(staging.tokens.remove_all)
+            return None
+        head = read_head(home)
+        journal = _write_intent(home, staging, operations, durability, head, two_phase, made)
+        first_round(home, staging.tokens, journal, head)
+        staging.tokens.close()
+    except BaseException as cause:
+        _give_up(home, staging, made, cause)
+        raise
+    return journal
+
+
+def _write_intent(
+    home: Home,
+    staging: Staging,
+    operations: list[Operation],
+    durability: _journal.Durability,
+    head: Journal | None,
+    two_phase: bool,
+    made: list[Journal],
+) -> Journal:
+    fs, tokens = home.fs, staging.tokens
+    name = _layout.journal(tokens.tid, "intent")
+    # A process journal is made read-only: so it is known for what it is even when a power loss left it garbage.
+    fd = fs.create(home.private_fd, name, 0o600 if durability == "full" else 0o400)
+    try:
+        made.append(Journal(tokens.tid, 0, durability, "", 0, (), ()))
+        journal = Journal(
+            tid=tokens.tid,
+            seq=1 if head is None else head.seq + 1,
+            durability=durability,
+            boot=fs.boot_id(),
+            ino=fs.fstat(fd).st_ino,
+            ops=tuple(_secure(home, staging, op) for op in operations),
+            dirs=_directories(home, operations),
+            two_phase=two_phase,
+        )
+        data = memoryview(_journal.encode(journal))
+        while data:
+            data = data[fs.write(fd, data) :]
+        if home.group_shared:
+            fs.chmod(fd, 0o660 if durability == "full" else 0o440)
+        if durability == "full":
+            fs.start_writeback(fd)
+    finally:
+        fs.close(fd)
+    made[0] = journal
+    return journal
+
+
+def _secure(home: Home, staging: Staging, op: Operation) -> Operation:
+    """Give the operation its token, and a write the link to what it replaces (the identity that counts is the link's)."""
+    fs, tokens = home.fs, staging.tokens
+    if op.kind != "write":
+        return _journal.replace(op, index=tokens.marker())
+    found = fs.stat(home.private_fd, tokens.name(op.index))
+    assert op.new is not None
+    if (found.st_ino, found.st_size, found.st_mtime_ns) != (op.new.ino, op.new.size, op.new.mtime_ns):
+        raise ConflictError(f"{_paths.decode(op.path)!r} was changed while it was being moved", path=_paths.decode(op.path))
+    if op.old is None:
+        return op
+    return _journal.replace(op, old=tokens.link_old(home.tree, op))
+
+
+def _directories(home: Home, operations: list[Operation]) -> tuple[tuple[bytes, int], ...]:
+    paths = {parent for op in operations for parent in _paths.ancestors(op.path)}
+    paths.update(op.path for op in operations if op.kind == "mkdir")
+    out = []
+    for path in sorted(paths):
+        found = home.tree.stat(path)
+        out.append((path, found.st_ino if found is not None and stat.S_ISDIR(found.st_mode) else 0))
+    return tuple(out)
+
+
+def _give_up(home: Home, staging: Staging, made: list[Journal], cause: BaseException) -> None:
+    """Remove the intent and the tokens; raises the error that the caller of `commit` is to see."""
+    name = _layout.journal(staging.tokens.tid, "intent")
+
+    def remove() -> None:
+        if made:
+            home.remove(name)
+            if made[0].durability == "full":
+                sync_private(home)  # or an intent that was reported dead could come back and find proof
+        staging.tokens.remove_all()
+
+    shown = _paths.decode(home.root)
+    try:
+        run_to_end(remove)
+    except OSError as error:
+        message = f"the commit in {shown!r} failed ({cause}), and so did its cleanup ({error}); recovery decides"
+        raise CommitOutcomeUnknownError(message, path=shown) from cause
+    if isinstance(cause, OSError) and not isinstance(cause, TxFilesError):
+        raise CommitError(f"nothing was changed in {shown!r}: {cause}", path=path_of(cause, shown)) from cause
+
+
+def abandon(home: Home, journal: Journal, state: State) -> None:
+    """Take back a prepared transaction: no file was touched; directories made or removed are put right."""
+    evidence = Evidence(home, journal, same_tree=True)
+    for op in reversed(journal.ops):
+        if op.kind in ("mkdir", "rmdir"):
+            _undo_directory(home, op, evidence.target(op))
+    if journal.durability == "full":
+        sync_directories(home, {_paths.split(op.path)[0] for op in journal.ops if op.kind in ("mkdir", "rmdir")})
+    retire(home, journal, state)
+
+
+def retire(home: Home, journal: Journal, state: State) -> None:
+    """Remove the journal, durably, and then what it needed (I5): it must not come back and miss them."""
+    home.remove(_layout.journal(journal.tid, state))
+    if journal.durability == "full":
+        sync_private(home)
+    _remove_leftovers(home, journal)
+
+
+# -- the commit point and after -------------------------------------------------------------------------------------
+
+
+class Commit:
+    """One way through the states, from a durable intent (or prepared) to its end. Call it once.
+
+    Each step can be repeated after an interrupt; it names the next one as its last act. Raises `CommitError` or
+    `ConflictError` (undone), `CommitOutcomeUnknownError` or `SettleError`; an interrupt, when all that is done.
+    """
+
+    def __init__(self, home: Home, journal: Journal, state: State = "intent") -> None:
+        self.home = home
+        self.journal = journal
+        self.state = state
+        self.durable = journal.durability == "full"
+        self.shown = _paths.decode(home.root)
+        self.failure: BaseException | None = None
+        self._next: Callable[[], None] | None = self._pass_commit_point
+
+    def __call__(self) -> None:
+        run_to_end(self._steps)
+        if self.failure is not None:
+            raise self.failure
+
+    def _steps(self) -> None:
+        while self._next is not None:
+            self._next()
+
+    def _pass_commit_point(self) -> None:
+        fs, private = self.home.fs, self.home.private_fd
+        before, after = _layout.journal(self.journal.tid, self.state), _layout.journal(self.journal.tid, "committed")
+        try:
+            with suppress(FileNotFoundError):
+                fs.rename(private, before, private, after)
+            fs.stat(private, after)
+            if self.state == "prepared" and self.durable:
+                sync_private(self.home)  # a decision must not be lost: nothing else would prove it
+        except OSError as error:
+            self._fail(CommitOutcomeUnknownError(f"the commit point of {self.shown!r} failed: {error}"), error)
+            return
+        self._next = self._apply
+
+    def _apply(self) -> None:
+        try:
+            apply(self.home, self.journal)
+        except Exception as cause:
+            if isinstance(cause, OSError) and not isinstance(cause, TxFilesError):
+                path = path_of(cause, self.shown)
+                self._fail(CommitError(f"nothing was changed in {self.shown!r}: {cause}", path=path), cause)
+            else:
+                self.failure = cause
+            self._next = self._undo
+            return
+        self._next = self._sync
+
+    def _undo(self) -> None:
+        try:
+            begin_undo(self.home, self.journal)
+            finish_undo(self.home, self.journal)
+        except (OSError, TxFilesError) as error:
+            if isinstance(error, OSError):
+                taint(self.home, self.journal, "aborting")
+            message = f"the commit in {self.shown!r} failed ({self.failure}), and so did undoing it ({error})"
+            self._fail(CommitOutcomeUnknownError(f"{message}; recovery decides", path=self.shown), error)
+        self._next = None
+
+    def _sync(self) -> None:
+        private_done = [False]
+        try:
+            if self.durable:
+                second_round(self.home, self.journal, private_done)
+        except OSError as error:
+            taint(self.home, self.journal, "committed")
+            if private_done[0]:
+                self._fail(self._settle_error(error), error)
+            else:  # T.committed itself may be lost, and with it what was applied
+                message = f"syncing {self.shown!r} failed after the commit: {error}; recovery decides"
+                self._fail(CommitOutcomeUnknownError(message, path=self.shown), error)
+            return
+        self._next = self._settle
+
+    def _settle(self) -> None:
+        try:
+            settle(self.home, self.journal)
+        except OSError as error:
+            self._fail(self._settle_error(error), error)
+        self._next = None
+
+    @contextmanager
+def naming(op: Operation) -> Iterator[None]:
+    """Let a system error name the path of the operation, not the names of the private directory."""
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error, TxFilesError):
+            error.filename, error.filename2 = _paths.decode(op.path), None
+        raise
+
+
+def path_of(cause: OSError, otherwise: str) -> str:
+    name = cause.filename
+    if isinstance(name, bytes):
+        return _paths.decode(name)
+    return name if isinstance(name, str) else otherwise

@@ -1,0 +1,258 @@
+"""Recovery: decides by the table at the head of `_protocol`, and does it with the steps of `_protocol`.
+
+REQUIRES everywhere: the lock. Crash-safe and idempotent: killed at any step, the next run ends in the same state.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from txfiles import _inventory, _layout, _paths
+from txfiles._durable import second_round, sync_private
+from txfiles._evidence import Evidence
+from txfiles._protocol import abandon, apply, begin_undo, finish_undo, settle, taint
+from txfiles.errors import RecoveryConflictError, RecoveryError
+
+if TYPE_CHECKING:
+    from txfiles._home import Home
+    from txfiles._inventory import Inventory, Pending
+    from txfiles._journal import Journal, Operation
+    from txfiles._layout import State
+
+OnConflict = Literal["raise", "keep-theirs", "roll-forward", "roll-back"]
+
+_log = logging.getLogger("txfiles")
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredTransaction:
+    """A transaction that recovery ended: its id and the paths that it names, sorted."""
+
+    transaction_id: str
+    paths: list[str]
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What a recovery found and did.
+
+    `rolled_forward` and `rolled_back` are transactions, `waiting` those that were prepared and wait for a decision;
+    `removed` are names of the private directory that nothing needed, `unknown` names that were left alone.
+    """
+
+    rolled_forward: list[RecoveredTransaction] = field(default_factory=list)
+    rolled_back: list[RecoveredTransaction] = field(default_factory=list)
+    waiting: list[RecoveredTransaction] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        """Nothing had to be done, and nothing is waiting or unknown."""
+        return not (self.rolled_forward or self.rolled_back or self.waiting or self.removed or self.unknown)
+
+
+def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bool = True) -> RecoveryReport:
+    """Bring the root to rest. Raises `RecoveryError` and its kinds; `OSError` where the disk does not answer."""
+    report = RecoveryReport()
+    found = _inventory.take(home)
+    if found.resting:
+        return report
+    _check_format(home, found)
+    if durable or any(not pending.process for pending in found.pending):
+        sync_private(home)  # what is seen from here on is what is durable
+        found = _inventory.take(home)
+    for pending in found.pending:
+        _recover_one(home, pending, found, on_conflict, report)
+    _remove_loose(home, found, report)
+    report.unknown += [_paths.decode(name) for name in found.unknown]
+    _tell(home, report)
+    return report
+
+
+def ensure_format(home: Home) -> None:
+    """Write `format` where it is missing or was torn at birth. REQUIRES: recovered."""
+    if home.format_is_ours():
+        return
+    head = _inventory.read_head(home)
+    if head is not None and head.durability == "full":
+        raise home.refuse_without_format()
+    home.write_format()
+
+
+def _check_format(home: Home, found: Inventory) -> None:
+    needed = [p.journal for p in found.pending] + [found.head]
+    if not home.format_is_ours() and any(j is not None and j.durability == "full" for j in needed):
+        raise home.refuse_without_format()
+
+
+def _recover_one(
+    home: Home, pending: Pending, found: Inventory, on_conflict: OnConflict, report: RecoveryReport
+) -> None:
+    journal = _judge(home, pending, found)
+    if journal is None:
+        _drop(home, pending, report)
+        return
+    _require_untainted(home, pending, journal)
+    done = RecoveredTransaction(journal.tid, journal.paths)
+    if pending.state == "prepared":
+        report.waiting.append(done)
+        return
+    evidence = Evidence(home, journal, same_tree=pending.same_tree)
+    for earlier in pending.also:
+        home.remove(_layout.journal(journal.tid, earlier))  # both names of one rename (A1)
+    state = pending.state
+    if state == "intent":
+        if not evidence.proves_commit():
+            abandon(home, journal, state)
+            report.rolled_back.append(done)
+            return
+    if state != "aborting":
+        skip, force = _decide(home, evidence, on_conflict)
+        if not (skip or force) or on_conflict != "roll-back":
+            _roll_forward(home, journal, state, skip, force, same_tree=pending.same_tree)
+            report.rolled_forward.append(done)
+            return
+    _roll_back(home, evidence, state, on_conflict)
+    report.rolled_back.append(done)
+
+
+def _judge(home: Home, pending: Pending, found: Inventory) -> Journal | None:
+    """The journal to act on; `None` when there is none and its remains can go. Raises `JournalCorruptError`."""
+    if pending.journal is None:
+        if pending.state == "intent" or pending.process:
+            return None
+        assert pending.error is not None
+        raise pending.error
+    head, journal = found.head, pending.journal
+    if head is not None and (head.tid == journal.tid or journal.seq <= head.seq):
+        return None
+    if journal.durability == "process" and journal.boot != home.fs.boot_id() and not _is_whole(home, pending, journal):
+        return None  # nothing of it was ever synced: after a power loss damage is no surprise
+    return journal
+
+
+def _is_whole(home: Home, pending: Pending, journal: Journal) -> bool:
+    evidence = Evidence(home, journal, same_tree=pending.same_tree)
+    try:
+        return not (evidence.conflicts_undo() if pending.state == "aborting" else evidence.conflicts_forward())
+    except RecoveryError:
+        return False
+
+
+def _drop(home: Home, pending: Pending, report: RecoveryReport) -> None:
+    names = [_layout.journal(pending.tid, state) for state in (*pending.also, pending.state)]
+    for name in names:
+        home.remove(name)
+    if not pending.process:
+        sync_private(home)  # it must not come back and find its tokens gone
+    report.removed += [_paths.decode(name) for name in names]
+
+
+def _require_untainted(home: Home, pending: Pending, journal: Journal) -> None:
+    boot = home.fs.boot_id()
+    if journal.tainted_in is not None and journal.tainted_in == boot:
+        shown = _paths.decode(home.root)
+        message = (
+            f"a sync failed in {shown!r} since the machine was started, so what can be read now may not be on disk; "
+            f"transaction {journal.tid} can be recovered after a restart"
+        )
+        raise RecoveryError(message, path=shown, paths=tuple(journal.paths))
+
+
+def _decide(
+    home: Home, evidence: Evidence, on_conflict: OnConflict
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Which conflicting operations to give up, and which to force. Raises `RecoveryConflictError` when not told."""
+    conflicts = evidence.conflicts_forward()
+    if conflicts and on_conflict == "raise":
+        raise _conflict(conflicts)
+    indexes = frozenset(op.index for op in conflicts)
+    return (frozenset(), indexes) if on_conflict == "roll-forward" else (indexes, frozenset())
+
+
+def _roll_forward(
+    home: Home,
+    journal: Journal,
+    state: State,
+    skip: frozenset[int],
+    force: frozenset[int],
+    *,
+    same_tree: bool,
+) -> None:
+    if state == "intent":
+        names = (_layout.journal(journal.tid, "intent"), _layout.journal(journal.tid, "committed"))
+        home.fs.rename(home.private_fd, names[0], home.private_fd, names[1])
+    apply(home, journal, skip, force, same_tree=same_tree)
+    _second_round(home, journal, "committed")
+    settle(home, journal)
+
+
+def _roll_back(home: Home, evidence: Evidence, state: State, on_conflict: OnConflict) -> None:
+    conflicts = evidence.conflicts_undo()
+    if conflicts and on_conflict == "raise":
+        raise _conflict(conflicts)
+    if state != "aborting":
+        begin_undo(home, evidence.journal, state)
+    skip = frozenset(op.index for op in conflicts)
+    try:
+        finish_undo(home, evidence.journal, skip, same_tree=evidence.same_tree)
+    except OSError:
+        taint(home, evidence.journal, "aborting")
+        raise
+
+
+def _second_round(home: Home, journal: Journal, state: State) -> None:
+    if journal.durability != "full":
+        return
+    try:
+        second_round(home, journal, [False])
+    except OSError:
+        taint(home, journal, state)
+        raise
+
+
+def _conflict(conflicts: list[Operation]) -> RecoveryConflictError:
+    paths = tuple(sorted(_paths.decode(op.path) for op in conflicts))
+    shown = ", ".join(repr(path) for path in paths[:5]) + (", ..." if len(paths) > 5 else "")
+    message = f"changed by somebody else since the crash: {shown}; nothing was touched, decide with on_conflict"
+    return RecoveryConflictError(message, paths=paths)
+
+
+def _remove_loose(home: Home, found: Inventory, report: RecoveryReport) -> None:
+    """Remove tokens and old files of transactions that are over. Those that a journal still needs stay."""
+    head = _inventory.read_head(home)
+    live = {_layout.parse(name).tid for name in home.names() if _layout.parse(name).kind in _STATES}
+    for tid, names in found.loose.items():
+        if tid in live:
+            continue
+        for name in names:
+            try:
+                keep = _inventory.keeps_old(home, name, head)
+            except FileNotFoundError:
+                continue  # went with its transaction
+            if keep:
+                report.unknown.append(_paths.decode(name))
+            else:
+                home.remove(name)
+                report.removed.append(_paths.decode(name))
+
+
+_STATES = ("intent", "committed", "aborting", "prepared")
+
+
+def _tell(home: Home, report: RecoveryReport) -> None:
+    for word, transactions in (("forward", report.rolled_forward), ("back", report.rolled_back)):
+        for done in transactions:
+            _log.warning(
+                "%s: rolled %s transaction %s: %s",
+                _paths.decode(home.root),
+                word,
+                done.transaction_id,
+                ", ".join(done.paths),
+                extra={"root": _paths.decode(home.root), "transaction_id": done.transaction_id, "paths": done.paths},
+            )
+
+

@@ -1,0 +1,296 @@
+"""The staged view: the tree as it would be after the commit, and what a commit has to do to make it so.
+
+Every path here is resolved: without symbolic links, as `_tree.resolve` returns it.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from txfiles import _metadata, _paths
+from txfiles._journal import Identity, Meta, Operation
+from txfiles._tokens import Token, Tokens, identity_of
+from txfiles._tree import Node, Tree, kind_of, resolve
+from txfiles.errors import ConflictError, InvalidPathError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from txfiles._fs import FileSystem, Stat
+
+
+class Absent:
+    """The path is deleted in the transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """The path is a directory made by the transaction."""
+
+    meta: Meta
+
+
+Entry = Token | Directory | Absent
+ABSENT = Absent()
+
+
+class Staging:
+    """Entries by resolved path, over the tree on disk. A token belongs to one entry at a time."""
+
+    def __init__(self, fs: FileSystem, tree: Tree, tokens: Tokens) -> None:
+        self.fs = fs
+        self.tree = tree
+        self.tokens = tokens
+        self.entries: dict[bytes, Entry] = {}
+        self.expected: dict[bytes, str | None] = {}
+        self._children: dict[bytes, set[bytes]] = {}
+        self._undo: list[tuple[bytes, Entry | None]] = []
+        self._depth = 0
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def resolve(self, path: bytes, *, follow_last: bool = True) -> bytes:
+        return resolve(path, self.look, self.tree.root, follow_last=follow_last) if path else path
+
+    def look(self, path: bytes) -> Node | None:
+        """What a path is in this view. REQUIRES: its parent is a directory of this view, or absent."""
+        entry = self.entries.get(path)
+        if entry is None:
+            return self.tree.look(path) if self._on_disk(path) else None
+        if isinstance(entry, Absent):
+            return None
+        if isinstance(entry, Directory):
+            return Node("dir")
+        return Node("file") if entry.identity.link is None else Node("link", entry.identity.link)
+
+    def _on_disk(self, path: bytes) -> bool:
+        """Whether the disk has a say about a path that is not staged: nothing above it was taken away."""
+        while path:
+            path, _ = _paths.split(path)
+            entry = self.entries.get(path)
+            if entry is not None and not isinstance(entry, Directory):
+                return False
+        return True
+
+    def stat(self, path: bytes) -> Stat | None:
+        """The stat of a file or link in this view, staged or not; `None` for what is absent or a new directory."""
+        entry = self.entries.get(path)
+        if isinstance(entry, Token):
+            return self.fs.stat(self.tokens.at, self.tokens.name(entry.index))
+        return self.tree.stat(path) if entry is None and self._on_disk(path) else None
+
+    def where(self, path: bytes) -> tuple[int, bytes]:
+        """Directory descriptor and name under which the content of a file in this view can be opened now."""
+        entry = self.entries.get(path)
+        if isinstance(entry, Token):
+            return self.tokens.at, self.tokens.name(entry.index)
+        return self.tree.at(path)
+
+    def listdir(self, path: bytes) -> list[bytes]:
+        """The names in a directory of this view, sorted."""
+        self.require_directory(path)
+        names: set[bytes] = set()
+        entry = self.entries.get(path)
+        if entry is None or self._is_directory_on_disk(path):
+            names.update(self.tree.listdir(path))
+        for name in self._children.get(path, ()):
+            if isinstance(self.entries[_paths.join(path, name)], Absent):
+                names.discard(name)
+            else:
+                names.add(name)
+        return sorted(names)
+
+    def _is_directory_on_disk(self, path: bytes) -> bool:
+        found = self.tree.stat(path) if self._on_disk(path) else None
+        return found is not None and stat.S_ISDIR(found.st_mode)
+
+    def require_directory(self, path: bytes) -> None:
+        node = Node("dir") if not path else self.look(path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", _paths.decode(path))
+        if node.kind != "dir":
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", _paths.decode(path))
+
+    def require_file(self, path: bytes, *, links: bool = False) -> Node:
+        """The path is a file (or, with `links`, a symbolic link) of this view."""
+        shown = _paths.decode(path)
+        node = self.look(path) if path else Node("dir")
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", shown)
+        if node.kind == "dir":
+            raise IsADirectoryError(errno.EISDIR, "is a directory", shown)
+        if node.kind == "special" or (node.kind == "link" and not links):
+            raise refuse_special(path)
+        return node
+
+    def version(self, path: bytes) -> str | None:
+        found = self.stat(path)
+        return version_of(found) if found is not None and kind_of(found) == "file" else None
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """All that is staged inside, or after an error nothing of it. Steps nest."""
+        mark = len(self._undo)
+        self._depth += 1
+        try:
+            yield
+        except BaseException:
+            self._depth -= 1
+            self._roll_back(mark)
+            raise
+        self._depth -= 1
+        if self._depth == 0:
+            self._forget_undo()
+
+    def _roll_back(self, mark: int) -> None:
+        dropped = set()
+        while len(self._undo) > mark:
+            path, before = self._undo.pop()
+            now = self.entries.pop(path, None)
+            self._index(path, before)
+            if isinstance(now, Token):
+                dropped.add(now.index)
+        self._remove_tokens(dropped)
+
+    def _forget_undo(self) -> None:
+        undo, self._undo = self._undo, []
+        self._remove_tokens({before.index for _, before in undo if isinstance(before, Token)})
+
+    def _remove_tokens(self, indexes: set[int]) -> None:
+        """Unlink those that no entry holds, now or after a further roll-back."""
+        if indexes:
+            held = {entry.index for entry in self.entries.values() if isinstance(entry, Token)}
+            held.update(before.index for _, before in self._undo if isinstance(before, Token))
+            for index in indexes - held:
+                self.tokens.remove(index)
+
+    def _index(self, path: bytes, entry: Entry | None) -> None:
+        parent, name = _paths.split(path)
+        if entry is None:
+            self._children.get(parent, set()).discard(name)
+        else:
+            self.entries[path] = entry
+            self._children.setdefault(parent, set()).add(name)
+
+    def put(self, path: bytes, entry: Entry) -> None:
+        """Stage `entry`. REQUIRES: inside a `step`."""
+        assert self._depth > 0
+        self._undo.append((path, self.entries.get(path)))
+        self._index(path, entry)
+
+    def make_parents(self, path: bytes) -> None:
+        """Stage the missing directories above `path`; what is there must be a directory of the root's mount."""
+        for directory in _paths.ancestors(path):
+            self.make_directory(directory)
+
+    def make_directory(self, path: bytes) -> None:
+        node = Node("dir") if not path else self.look(path)
+        if node is None:
+            self.put(path, Directory(self.meta_for_new(path, is_dir=True)))
+        elif node.kind != "dir":
+            raise NotADirectoryError(errno.ENOTDIR, "a parent is not a directory", _paths.decode(path))
+        elif path not in self.entries:
+            self.tree.require_same_mount(path)
+
+    def meta_for_new(self, path: bytes, *, is_dir: bool = False) -> Meta:
+        """The metadata of a new entry, by the rules of the nearest directory that exists."""
+        parent, _ = _paths.split(path)
+        while parent and isinstance(self.entries.get(parent), Directory) and not self._is_directory_on_disk(parent):
+            parent, _ = _paths.split(parent)
+        found = self.tree.stat(parent)
+        assert found is not None
+        at, name = self.tree.at(parent) if parent else (self.tree.root_fd, b".")
+        return _metadata.for_new(self.fs, at, name, found, is_dir=is_dir)
+
+    def meta_of(self, path: bytes) -> Meta:
+        """The metadata of a file or directory of this view."""
+        entry = self.entries.get(path)
+        if isinstance(entry, (Token, Directory)):
+            return entry.meta
+        found = self.tree.stat(path)
+        assert found is not None
+        return _metadata.read(self.fs, *self.tree.at(path), found)
+
+    def replaces(self, path: bytes) -> Identity | None:
+        """What a write to `path` takes the place of: staged content, or what is on disk."""
+        found = self.stat(path)
+        return None if found is None else identity_of(found)
+
+    def expect(self, path: bytes, version: str | None) -> None:
+        """The commit is to find this version on disk."""
+        self.expected.setdefault(path, version)
+
+    @property
+    def in_step(self) -> bool:
+        return self._depth > 0
+
+    # -- the net effect -----------------------------------------------------------------------------------------
+
+    def plan(self) -> list[Operation]:
+        """The operations that make the disk look like this view, one per path; empty where it does already.
+
+        Deletes come first, then directories that go (deepest first), directories that come, and writes: so a file
+        can become a directory and back. Operations without a token have the index -1.
+        """
+        self.tree.close()  # look afresh: other programs may have moved directories since
+        for path, version in self.expected.items():
+            require_version(path, self._version_on_disk(path), version)
+        deletes, goes, comes, writes = [], [], [], []
+        for path in sorted(self.entries):
+            entry = self.entries[path]
+            found = self.tree.stat(path)
+            kind = None if found is None else kind_of(found)
+            if kind == "special":
+                raise refuse_special(path)
+            if found is not None and kind == "dir" and not isinstance(entry, Directory):
+                goes.append(Operation(-1, "rmdir", path, meta=_metadata.read(self.fs, *self.tree.at(path), found)))
+                found = kind = None
+            if isinstance(entry, Token):
+                old = None if found is None else self._identity(path, found)
+                if old is None or old != entry.identity:
+                    writes.append(Operation(entry.index, "write", path, old, entry.identity, entry.digest, entry.meta))
+            elif found is not None and kind != "dir":
+                self.tree.require_file_in_mount(path)
+                deletes.append(Operation(-1, "delete", path, old=self._identity(path, found)))
+            if isinstance(entry, Directory) and kind != "dir":
+                comes.append(Operation(-1, "mkdir", path, meta=entry.meta))
+        operations = [*deletes, *reversed(goes), *comes, *writes]
+        for directory in {_paths.split(op.path)[0] for op in operations}:
+            if isinstance(self.entries.get(directory), (Absent, Directory)) and not self._is_directory_on_disk(directory):
+                continue
+            self.tree.require_same_mount(directory)
+        return operations
+
+    def _version_on_disk(self, path: bytes) -> str | None:
+        found = self.tree.stat(path)
+        return version_of(found) if found is not None and kind_of(found) == "file" else None
+
+    def _identity(self, path: bytes, found: Stat) -> Identity:
+        link = self.fs.readlink(*self.tree.at(path)) if stat.S_ISLNK(found.st_mode) else None
+        return identity_of(found, link)
+
+
+def refuse_special(path: bytes) -> InvalidPathError:
+    shown = _paths.decode(path)
+    return InvalidPathError(f"{shown!r} is not a regular file (a device, a FIFO, a socket or a link)", path=shown)
+
+
+def version_of(found: Stat) -> str:
+    """A version: it changes with every replacement, because mtimes never go back and the old inode is still in use."""
+    return f"{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"
+
+
+def require_version(path: bytes, found: str | None, wanted: str | None) -> None:
+    if found != wanted:
+        shown = _paths.decode(path)
+        have, want = ("is missing" if v is None else f"has version {v}" for v in (found, wanted))
+        raise ConflictError(f"{shown!r} {have}, but it was expected that it {want}", path=shown)
+
+
+__all__ = ["ABSENT", "Absent", "Directory", "Staging", "refuse_special", "require_version", "version_of"]

@@ -1,0 +1,248 @@
+"""The tokens of one transaction: new content in the private directory, written once and not yet anybody's file."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from txfiles import _journal, _layout, _metadata, _paths
+from txfiles._journal import Identity, Meta, Operation
+from txfiles.errors import UnsupportedFilesystemError
+
+if TYPE_CHECKING:
+    from txfiles._fs import FileSystem, Stat
+    from txfiles._tree import Tree
+
+_KEEP_OPEN = 16  # descriptors that wait for the sync round; further tokens are opened again for it
+_STEP = 1 << 20
+_WRITEBACK_EVERY = 8 << 20
+_TICK = 1_000_000_000  # ns; clocks of files are coarser than their unit
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """New content (`identity.link` is set: a symbolic link) waiting under the name `T.<index>`."""
+
+    index: int
+    identity: Identity
+    digest: str
+    meta: Meta
+
+
+class Tokens:
+    """Makes tokens below the descriptor `at`. `durable` tokens begin to reach the disk while others are written."""
+
+    def __init__(self, fs: FileSystem, at: int, tid: str, *, durable: bool) -> None:
+        self.fs = fs
+        self.at = at
+        self.tid = tid
+        self.durable = durable
+        self._next = 0
+        self._made: set[int] = set()
+        self._old: set[int] = set()
+        self._open: dict[int, int] = {}
+
+    def name(self, index: int) -> bytes:
+        return _layout.token(self.tid, index)
+
+    def reserve(self) -> int:
+        """A number that no token of this transaction has had."""
+        self._next += 1
+        return self._next - 1
+
+    def new(self) -> Writer:
+        """Create an empty token (mode 0600, O_EXCL) to write to."""
+        index = self.reserve()
+        self._made.add(index)
+        return Writer(self, index, self.fs.create(self.at, self.name(index)))
+
+    def marker(self) -> int:
+        """Create the empty token of an operation that brings no content; its number."""
+        index = self.reserve()
+        self._made.add(index)
+        self.fs.close(self.fs.create(self.at, self.name(index)))
+        return index
+
+    def link_file(self, at: int, name: bytes) -> Token:
+        """Make the file `name` itself the token, by a hard link: how a move keeps its content."""
+        index = self.reserve()
+        self._made.add(index)
+        self.hard_link(at, name, self.name(index), _paths.decode(name))
+        found = self.fs.stat(self.at, self.name(index))
+        meta = _metadata.read(self.fs, self.at, self.name(index), found)
+        if stat.S_ISLNK(found.st_mode):
+            text = self.fs.readlink(self.at, self.name(index))
+            return Token(index, identity_of(found, text), digest_of_link(text), meta)
+        digest = digest_of_file(self.fs, self.at, self.name(index))
+        return Token(index, identity_of(found), digest, meta)
+
+    def link_old(self, tree: Tree, op: Operation) -> Identity:
+        """Link what a write replaces to its `.old`; the identity of what was linked."""
+        name = _layout.old(self.tid, op.index)
+        self._old.add(op.index)
+        self.hard_link(*tree.at(op.path), name, _paths.decode(op.path))
+        found = self.fs.stat(self.at, name)
+        return identity_of(found, self.fs.readlink(self.at, name) if stat.S_ISLNK(found.st_mode) else None)
+
+    def hard_link(self, at: int, name: bytes, new: bytes, shown: str) -> None:
+        """link(2) into the private directory; says what it means when the place or the file forbids it."""
+        try:
+            self.fs.link(at, name, self.at, new)
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                message = f"{shown!r} is in another mount than the root, it cannot be replaced"
+                raise UnsupportedFilesystemError(message, path=shown) from error
+            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS) and not self._can_link():
+                message = f"the file system of {shown!r} has no hard links, which a commit needs"
+                raise UnsupportedFilesystemError(message, path=shown) from error
+            error.filename, error.filename2 = shown, None
+            raise
+
+    def _can_link(self) -> bool:
+        index = self.marker()
+        second = self.reserve()
+        self._made.add(second)
+        try:
+            self.fs.link(self.at, self.name(index), self.at, self.name(second))
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+                raise
+            return False
+        finally:
+            self.remove(index)
+            self.remove(second)
+        return True
+
+    def symlink(self, text: bytes) -> Token:
+        index = self.reserve()
+        self._made.add(index)
+        self.fs.symlink(text, self.at, self.name(index))
+        found = self.fs.stat(self.at, self.name(index))
+        meta = _metadata.read(self.fs, self.at, self.name(index), found)
+        return Token(index, identity_of(found, text), digest_of_link(text), meta)
+
+    def remove(self, index: int) -> None:
+        """Unlink a token of this transaction that is no longer wanted."""
+        if (fd := self._open.pop(index, None)) is not None:
+            self.fs.close(fd)
+        with suppress(FileNotFoundError):
+            self.fs.unlink(self.at, self.name(index))
+        self._made.discard(index)
+
+    def remove_all(self) -> None:
+        """Unlink every token made so far; may be called again after an error or an interrupt."""
+        self.close()
+        for index in sorted(self._made):
+            self.remove(index)
+        for index in sorted(self._old):
+            with suppress(FileNotFoundError):
+                self.fs.unlink(self.at, _layout.old(self.tid, index))
+            self._old.discard(index)
+
+    def close(self) -> None:
+        """Close the descriptors that were kept for the sync round."""
+        while self._open:
+            self.fs.close(self._open.popitem()[1])
+
+    def sync(self, index: int) -> None:
+        """Make content, size and metadata of a token durable (A3); may be called from any thread."""
+        fd = self._open.get(index)
+        if fd is not None:
+            self.fs.sync_file(fd)
+            return
+        fd = self.fs.open_read(self.at, self.name(index))
+        try:
+            self.fs.sync_file(fd)
+        finally:
+            self.fs.close(fd)
+
+    def keep(self, index: int, fd: int, mode: int) -> None:
+        """Take over the descriptor that wrote a token: kept for the sync round, or closed where another can be had."""
+        if len(self._open) < _KEEP_OPEN:
+            self._open[index] = fd
+            return
+        try:
+            if self.durable and not mode & stat.S_IRUSR:
+                self.fs.sync_file(fd)
+        finally:
+            self.fs.close(fd)
+
+
+class Writer:
+    """The one way in which content gets into a token. Ends with `finish` or `discard`."""
+
+    def __init__(self, tokens: Tokens, index: int, fd: int) -> None:
+        self.index = index
+        self.size = 0
+        self._tokens = tokens
+        self._fs = tokens.fs
+        self._fd = fd
+        self._digest = _journal.digest()
+        self._started = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Write all of `data`, however many system calls it takes; its length in bytes."""
+        view = memoryview(data).cast("B")
+        for start in range(0, len(view), _STEP):
+            step = view[start : start + _STEP]
+            self._digest.update(step)
+            while step:
+                done = self._fs.write(self._fd, step)
+                if done <= 0:
+                    raise OSError(errno.EIO, "a write made no progress")
+                self.size += done
+                step = step[done:]
+            if self._tokens.durable and self.size - self._started >= _WRITEBACK_EVERY:
+                self._fs.start_writeback(self._fd)
+                self._started = self.size
+        return len(view)
+
+    def finish(self, meta: Meta, replaces: Identity | None) -> Token:
+        """Give the token its metadata and start its write-back, without waiting.
+
+        Its mtime is later than that of what it replaces, also within one tick of the clock, so that a version
+        never comes back.
+        """
+        if self._tokens.durable:
+            self._fs.start_writeback(self._fd)
+        meta = _metadata.apply(self._fs, self._fd, meta)
+        found = self._fs.fstat(self._fd)
+        if replaces is not None and found.st_mtime_ns <= replaces.mtime_ns < found.st_mtime_ns + _TICK:
+            self._fs.set_mtime(self._fd, replaces.mtime_ns + 1)
+            found = self._fs.fstat(self._fd)
+        fd, self._fd = self._fd, -1
+        self._tokens.keep(self.index, fd, meta.mode)
+        return Token(self.index, identity_of(found), self._digest.hexdigest(), meta)
+
+    def discard(self) -> None:
+        """Close and unlink the token; does nothing after `finish`."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            try:
+                self._fs.close(fd)
+            finally:
+                self._tokens.remove(self.index)
+
+
+def identity_of(found: Stat, link: bytes | None = None) -> Identity:
+    return Identity(found.st_ino, found.st_size, found.st_mtime_ns, link)
+
+
+def digest_of_link(text: bytes) -> str:
+    digest = _journal.digest()
+    digest.update(text)
+    return digest.hexdigest()
+
+
+def digest_of_file(fs: FileSystem, at: int, name: bytes) -> str:
+    digest = _journal.digest()
+    fd = fs.open_read(at, name)
+    try:
+        while chunk := fs.read(fd, _STEP):
+            digest.update(chunk)
+    finally:
+        fs.close(fd)
+    return digest.hexdigest()

@@ -1,0 +1,180 @@
+"""The tree below the root, walked one component at a time from the root's descriptor; no symbolic link is followed.
+
+Symbolic links are followed knowingly, by `resolve`, and only inside the root.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from txfiles import _paths
+from txfiles.errors import InvalidPathError, UnsupportedFilesystemError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from txfiles._fs import FileSystem, Stat
+
+_OPEN_AT_MOST = 16
+_LINKS_AT_MOST = 40  # as in path_resolution(7)
+
+
+class Node(NamedTuple):
+    """What a name leads to: `kind` is dir, file, link or special; `link` the text of a link."""
+
+    kind: str
+    link: bytes = b""
+
+
+class Tree:
+    """Names below an open root directory. Keeps the last few directories open; `close()` ends that, not the root."""
+
+    def __init__(self, fs: FileSystem, root_fd: int, root: bytes) -> None:
+        self.fs = fs
+        self.root_fd = root_fd
+        self.root = root
+        self._open: dict[bytes, int] = {}
+        self._mount: int | None = None
+        self._same_mount: set[bytes] = {_paths.ROOT}
+
+    def close(self) -> None:
+        """Close every directory but the root, and forget what was known about them."""
+        fds, self._open = list(self._open.values()), {}
+        self._same_mount = {_paths.ROOT}
+        for fd in fds:
+            self.fs.close(fd)
+
+    def open_dir(self, path: bytes) -> int:
+        """A descriptor of the directory, good until some other directories have been opened. Not to be closed."""
+        if not path:
+            return self.root_fd
+        fd = self._open.pop(path, None)
+        if fd is None:
+            parent, name = _paths.split(path)
+            fd = self.fs.open_dir(self.open_dir(parent), name)
+            while len(self._open) >= _OPEN_AT_MOST:
+                oldest = next(iter(self._open))
+                self.fs.close(self._open.pop(oldest))
+        self._open[path] = fd
+        return fd
+
+    def walk(self, path: bytes) -> int:
+        """A descriptor of the directory for the caller to close; may be called from any thread."""
+        fd = self.fs.open_dir(self.root_fd, b".")
+        for name in path.split(b"/") if path else ():
+            try:
+                below = self.fs.open_dir(fd, name)
+            finally:
+                self.fs.close(fd)
+            fd = below
+        return fd
+
+    def at(self, path: bytes) -> tuple[int, bytes]:
+        """The parent's descriptor and the last name: how every call names a file."""
+        parent, name = _paths.split(path)
+        return self.open_dir(parent), name
+
+    def stat(self, path: bytes) -> Stat | None:
+        """The `lstat` of a path, `None` if and only if there is no such entry."""
+        if not path:
+            return self.fs.fstat(self.root_fd)
+        try:
+            return self.fs.stat(*self.at(path))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP) and self._parent_is_no_directory(path):
+                return None
+            raise
+
+    def _parent_is_no_directory(self, path: bytes) -> bool:
+        parent, _ = _paths.split(path)
+        found = self.stat(parent)
+        return found is None or not stat.S_ISDIR(found.st_mode)
+
+    def look(self, path: bytes) -> Node | None:
+        found = self.stat(path)
+        if found is None:
+            return None
+        kind = kind_of(found)
+        return Node(kind, self.fs.readlink(*self.at(path))) if kind == "link" else Node(kind)
+
+    def listdir(self, path: bytes) -> list[bytes]:
+        """The names in a directory, private directories left out."""
+        names = self.fs.listdir(self.open_dir(path))
+        return [name for name in names if name.lower() != _paths.PRIVATE]
+
+    def require_same_mount(self, directory: bytes) -> None:
+        """Raise `UnsupportedFilesystemError` if `directory` is in another mount than the root (rename(2): EXDEV)."""
+        if directory in self._same_mount:
+            return
+        self._require_mount(self.fs.mount_id(self.open_dir(directory)), directory)
+        self._same_mount.add(directory)
+
+    def require_file_in_mount(self, path: bytes) -> None:
+        """The same for a file: a single file can be a bind mount, and then rename fails with EBUSY."""
+        self._require_mount(self.fs.mount_id(*self.at(path)), path)
+
+    def _require_mount(self, mount: int, path: bytes) -> None:
+        if self._mount is None:
+            self._mount = self.fs.mount_id(self.root_fd)
+        if mount != self._mount:
+            shown = _paths.decode(path)
+            message = f"{shown!r} is in another mount than the root {_paths.decode(self.root)!r}, it cannot be replaced"
+            raise UnsupportedFilesystemError(message, path=shown)
+
+    def forget(self, path: bytes) -> None:
+        """A directory is about to go, or is gone: close it and whatever was open below it."""
+        for known in [p for p in self._open if p == path or _paths.is_below(p, path)]:
+            self.fs.close(self._open.pop(known))
+        self._same_mount.discard(path)
+
+
+def kind_of(found: Stat) -> str:
+    mode = found.st_mode
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISDIR(mode):
+        return "dir"
+    return "link" if stat.S_ISLNK(mode) else "special"
+
+
+def resolve(path: bytes, look: Callable[[bytes], Node | None], root: bytes, *, follow_last: bool) -> bytes:
+    """The path without symbolic links that `path` leads to, itself below the root.
+
+    Raises `InvalidPathError` when a link leaves the root, `NotADirectoryError`, and `OSError` (ELOOP).
+    """
+    shown = _paths.decode(path)
+    todo = deque(path.split(b"/"))
+    done: list[bytes] = []
+    links = 0
+    while todo:
+        part = todo.popleft()
+        if part in (b"", b"."):
+            continue
+        if part == b"..":
+            if not done:
+                raise InvalidPathError(f"{shown!r} leaves the root through a symbolic link", path=shown)
+            done.pop()
+            continue
+        _paths.check_component(part, shown)
+        here = b"/".join([*done, part])
+        node = look(here)
+        if node is not None and node.kind == "link" and (todo or follow_last):
+            links += 1
+            if links > _LINKS_AT_MOST:
+                raise OSError(errno.ELOOP, "too many levels of symbolic links", shown)
+            text = node.link
+            if text.startswith(b"/"):
+                if text != root and not text.startswith(root.rstrip(b"/") + b"/"):
+                    raise InvalidPathError(f"{shown!r} leaves the root through a symbolic link", path=shown)
+                done, text = [], text[len(root) :]
+            todo.extendleft(reversed(text.split(b"/")))
+            continue
+        if todo and node is not None and node.kind != "dir":
+            raise NotADirectoryError(errno.ENOTDIR, "a parent is not a directory", shown)
+        done.append(part)
+    return b"/".join(done)

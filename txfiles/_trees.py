@@ -1,0 +1,169 @@
+"""Calls on the staged view that touch more than one path: walk, move, copy, delete. REQUIRES: inside a `step`."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from txfiles import _paths
+from txfiles._layout import PRIVATE
+from txfiles._staging import ABSENT, Directory, Staging, refuse_special
+from txfiles._tokens import Token
+from txfiles.errors import InvalidPathError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from txfiles._journal import Meta
+    from txfiles._tree import Node
+
+_CHUNK = 1 << 20
+
+
+def walk(staging: Staging, path: bytes) -> Iterator[tuple[bytes, Node]]:
+    """Everything below a directory of the view, parents before children, links not followed."""
+    for name in staging.listdir(path):
+        below = _paths.join(path, name)
+        node = staging.look(below)
+        if node is None:
+            continue  # another program removed it since it was listed
+        yield below, node
+        if node.kind == "dir":
+            yield from walk(staging, below)
+
+
+def _require_movable(staging: Staging, path: bytes) -> list[tuple[bytes, Node]]:
+    """The contents of a directory that goes as a whole; what txfiles may not touch is refused."""
+    _refuse_nested_root(staging, path)
+    found = list(walk(staging, path))
+    for below, node in found:
+        if node.kind == "special":
+            raise refuse_special(below)
+        if node.kind == "dir":
+            _refuse_nested_root(staging, below)
+    return found
+
+
+def _refuse_nested_root(staging: Staging, path: bytes) -> None:
+    if staging.tree.stat(_paths.join(path, PRIVATE)) is not None and path not in staging.entries:
+        shown = _paths.decode(path)
+        raise InvalidPathError(f"{shown!r} is a txfiles root of its own; it cannot be deleted or moved", path=shown)
+
+
+def delete_tree(staging: Staging, path: bytes) -> None:
+    found = _require_movable(staging, path)
+    for below, _ in reversed(found):
+        staging.put(below, ABSENT)
+    staging.put(path, ABSENT)
+
+
+def move(staging: Staging, source: bytes, target: bytes) -> None:
+    """A file, a link (itself) or a directory. An existing file is replaced, a directory is not."""
+    node = staging.look(source)
+    shown = _paths.decode(source)
+    if node is None:
+        raise FileNotFoundError(errno.ENOENT, "no such file or directory", shown)
+    if node.kind == "special":
+        raise refuse_special(source)
+    if source == target:
+        return
+    _prepare_target(staging, source, node, target)
+    if node.kind != "dir":
+        _move_file(staging, source, target)
+        return
+    found = _require_movable(staging, source)
+    staging.put(target, Directory(staging.meta_of(source)))
+    for below, inner in found:
+        there = target + below[len(source) :]
+        if inner.kind == "dir":
+            staging.put(there, Directory(staging.meta_of(below)))
+        else:
+            _move_file(staging, below, there)
+    for below, inner in reversed(found):
+        if inner.kind == "dir":
+            staging.put(below, ABSENT)
+    staging.put(source, ABSENT)
+
+
+def _move_file(staging: Staging, source: bytes, target: bytes) -> None:
+    entry = staging.entries.get(source)
+    if not isinstance(entry, Token):
+        entry = staging.tokens.link_file(*staging.tree.at(source))
+    staging.put(target, entry)
+    staging.put(source, ABSENT)
+
+
+def copy(staging: Staging, source: bytes, target: bytes) -> None:
+    """A file, or a directory with its links as links. Content, mode and extended attributes; the owner as for a write."""
+    node = staging.look(source) if source else None
+    if node is None:
+        raise FileNotFoundError(errno.ENOENT, "no such file or directory", _paths.decode(source))
+    if node.kind == "special":
+        raise refuse_special(source)
+    _prepare_target(staging, source, node, target)
+    if node.kind != "dir":
+        _copy_file(staging, source, node, target)
+        return
+    found = list(walk(staging, source))
+    for below, inner in found:
+        if inner.kind == "special":
+            raise refuse_special(below)
+    staging.put(target, Directory(_copied(staging, source, target, is_dir=True)))
+    for below, inner in found:
+        there = target + below[len(source) :]
+        if inner.kind == "dir":
+            staging.put(there, Directory(_copied(staging, below, there, is_dir=True)))
+        else:
+            _copy_file(staging, below, inner, there)
+
+
+def _prepare_target(staging: Staging, source: bytes, node: Node, target: bytes) -> None:
+    shown = _paths.decode(target)
+    if node.kind == "dir" and _paths.is_below(target, source):
+        raise OSError(errno.EINVAL, "a directory cannot be put into itself", shown)
+    there = staging.look(target)
+    if there is not None:
+        if there.kind == "dir":
+            raise IsADirectoryError(errno.EISDIR, "is a directory", shown)
+        if there.kind == "special":
+            raise refuse_special(target)
+        if node.kind == "dir":
+            raise NotADirectoryError(errno.ENOTDIR, "a directory cannot replace a file", shown)
+    staging.make_parents(target)
+
+
+def _copy_file(staging: Staging, source: bytes, node: Node, target: bytes) -> None:
+    if node.kind == "link":
+        staging.put(target, staging.tokens.symlink(node.link))
+        return
+    if source == target:
+        return
+    meta = _copied(staging, source, target)
+    staging.put(target, copy_content(staging, source, target, meta))
+
+
+def copy_content(staging: Staging, source: bytes, target: bytes, meta: Meta) -> Token:
+    fd = staging.fs.open_read(*staging.where(source))
+    try:
+        if not stat.S_ISREG(staging.fs.fstat(fd).st_mode):
+            raise refuse_special(source)
+        writer = staging.tokens.new()
+        try:
+            while chunk := staging.fs.read(fd, _CHUNK):
+                writer.write(chunk)
+            return writer.finish(meta, staging.replaces(target))
+        finally:
+            writer.discard()
+    finally:
+        staging.fs.close(fd)
+
+
+def _copied(staging: Staging, source: bytes, target: bytes, *, is_dir: bool = False) -> Meta:
+    """Mode and attributes of the source, owner and group of what the target is or would be."""
+    meta = staging.meta_of(source)
+    exists = staging.look(target) is not None
+    owner = staging.meta_of(target) if exists else staging.meta_for_new(target, is_dir=is_dir)
+    kept = meta.mode if (meta.uid, meta.gid) == (owner.uid, owner.gid) else meta.mode & 0o1777
+    return replace(meta, mode=kept, uid=owner.uid, gid=owner.gid)

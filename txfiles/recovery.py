@@ -1,0 +1,109 @@
+"""`recover` and `status`: what a service calls when it starts, and what an operator looks at."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from txfiles import _fs, _inventory, _paths
+from txfiles._home import Home, locate
+from txfiles._recover import OnConflict, RecoveredTransaction, RecoveryReport, recover_locked
+from txfiles.transaction import check_settings
+
+if TYPE_CHECKING:
+    from txfiles._paths import AnyPath
+
+__all__ = ["PendingTransaction", "RecoveredTransaction", "RecoveryReport", "StoreStatus", "recover", "status"]
+
+_DECISIONS = ("raise", "keep-theirs", "roll-forward", "roll-back")
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTransaction:
+    """A transaction that was not ended: `state` is intent, committed, aborting or prepared; `error` if unreadable."""
+
+    transaction_id: str
+    state: str
+    paths: list[str]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The last settled transaction: its id, its sequence number and the paths that it changed, sorted."""
+
+    transaction_id: str
+    sequence: int
+    paths: list[str]
+
+
+@dataclass(slots=True)
+class StoreStatus:
+    """What is in the private directory: transactions that wait for recovery or a decision, names that a recovery would
+    remove (`debris`), names that it would leave alone (`unknown`), and the last settled transaction (`head`)."""
+
+    pending: list[PendingTransaction] = field(default_factory=list)
+    debris: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    head: Head | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Nothing is pending, left over or unknown."""
+        return not (self.pending or self.debris or self.unknown)
+
+
+def recover(root: AnyPath, *, timeout: float | None = 10.0, on_conflict: OnConflict = "raise") -> RecoveryReport:
+    """Finish or undo what a crash left in `root`, and say what was done. For the start of an application.
+
+    Safe to call from many processes at once; on a root that never held a transaction it makes nothing.
+
+    Args:
+        timeout: seconds to wait for a writer that is at work.
+        on_conflict: what to do about files that somebody else changed since the crash: `"raise"`, `"keep-theirs"`
+            (finish the rest), `"roll-forward"` (overwrite theirs), `"roll-back"` (undo the rest, keep theirs).
+
+    Raises `RecoveryConflictError`, `JournalCorruptError` and `JournalVersionError` with nothing changed, `RecoveryError`
+    when something that is needed is missing, `LockTimeoutError`, and `OSError` where the disk does not answer.
+    """
+    check_settings("full", timeout)
+    if on_conflict not in _DECISIONS:
+        raise ValueError(f"on_conflict is one of {', '.join(_DECISIONS)}, not {on_conflict!r}")
+    fs = _fs.current()
+    home = Home.find(fs, locate(fs, root))
+    if home is None:
+        return RecoveryReport()
+    try:
+        home.lock.acquire(timeout, threading.get_ident())
+        return recover_locked(home, on_conflict=on_conflict)
+    finally:
+        home.close()
+
+
+def status(root: AnyPath) -> StoreStatus:
+    """What is in the private directory of `root` now. Changes nothing, takes no lock, needs no write permission.
+
+    While a writer is at work its own files show up as pending or debris.
+    """
+    fs = _fs.current()
+    home = Home.find(fs, locate(fs, root))
+    if home is None:
+        return StoreStatus()
+    try:
+        found = _inventory.take(home)
+        out = StoreStatus(unknown=[_paths.decode(name) for name in found.unknown])
+        if found.head is not None:
+            out.head = Head(found.head.tid, found.head.seq, found.head.paths)
+        for pending in found.pending:
+            paths = [] if pending.journal is None else pending.journal.paths
+            error = None if pending.error is None else str(pending.error)
+            out.pending.append(PendingTransaction(pending.tid, pending.state, paths, error))
+        live = {pending.tid for pending in found.pending}
+        for tid, names in found.loose.items():
+            for name in names if tid not in live else ():
+                kept = _inventory.keeps_old(home, name, found.head)
+                (out.unknown if kept else out.debris).append(_paths.decode(name))
+        return out
+    finally:
+        home.close()

@@ -1,0 +1,512 @@
+"""`FileTransaction`: the calls that a user makes, and nothing of the protocol."""
+
+from __future__ import annotations
+
+import errno
+import math
+import stat
+import threading
+import time
+import warnings
+from collections.abc import Iterable
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self
+
+from txfiles import _fs, _json, _paths, _streams, _trees
+from txfiles._home import Home, locate
+from txfiles._protocol import Commit, prepare, run_to_end
+from txfiles._recover import ensure_format, recover_locked
+from txfiles._staging import ABSENT, Staging, refuse_special, require_version
+from txfiles._tokens import Tokens
+from txfiles.errors import (
+    CommitError,
+    LockTimeoutError,
+    TransactionClosedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from txfiles._journal import Durability
+    from txfiles._paths import AnyPath
+
+__all__ = ["FileTransaction"]
+
+_CHUNK = 1 << 20
+_WAIT_FOR_DECISION = 0.05  # seconds between two looks at a prepared transaction
+_MODES = ("r", "rb", "w", "wb", "a", "ab", "x", "xb")
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+Data = bytes | bytearray | memoryview | str | _Readable | Iterable[bytes]
+
+
+class _Unset:
+    pass
+
+
+_UNSET = _Unset()
+
+
+class FileTransaction:
+    """A change of several files below `root` that happens as a whole or not at all.
+
+    As a context manager it begins on entering, commits at the end of the block, and rolls back when the block raises.
+
+    Args:
+        root: the directory; it must exist unless `create`. It is fixed here: a later `chdir` changes nothing.
+        durability: `"full"`, safe against power loss once the commit returned; `"process"`, no fsync at all, safe
+            against the death of the process only.
+        timeout: seconds to wait for other writers of the root; `None` for ever, `0` not at all.
+        create: make the root when it is missing.
+
+    Paths are relative to the root, `str`, `bytes` or `os.PathLike`. Before the commit nothing of the root changes; what
+    is staged lies in its private directory `.txfiles`. A transaction may be handed from thread to thread, and its
+    calls are serialised; it belongs to the process that began it.
+
+    >>> with FileTransaction(root) as tx:
+    ...     tx.write("a.txt", "one")
+    ...     tx.write_json("b.json", {"two": 2})
+    """
+
+    def __init__(
+        self,
+        root: AnyPath,
+        *,
+        durability: Durability = "full",
+        timeout: float | None = 10.0,
+        create: bool = False,
+    ) -> None:
+        self._state: Literal["new", "open", "prepared", "ended"] = "new"
+        check_settings(durability, timeout)
+        self._fs = _fs.current()
+        self._root = locate(self._fs, root)
+        self._durability: Durability = durability
+        self._timeout = timeout
+        self._create = create
+        self._owner: object = None
+        self._mutex = threading.RLock()
+        self._writing: set[str] = set()
+        self._pid = -1
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {_paths.decode(self._root)!r} {self._state}>"
+
+    # -- begin and end ------------------------------------------------------------------------------------------
+
+    def begin(self) -> Self:
+        """Take the lock, recover what a crash left, and begin. Returns the transaction.
+
+        Raises `LockTimeoutError`, `NestedTransactionError`, `RecoveryError` and its kinds,
+        `UnsupportedFilesystemError`, and `OSError` where the root cannot be opened or written.
+        """
+        if self._state != "new":
+            raise TransactionClosedError("the transaction has begun already; make a new one")
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        while True:
+            home = Home.open(self._fs, self._root, create=self._create, durable=self._durability == "full")
+            try:
+                waiting = self._enter(home, deadline)
+                if waiting is None:
+                    return self
+            except BaseException:
+                run_to_end(home.close)
+                raise
+            home.close()
+            if deadline is not None and time.monotonic() >= deadline:
+                raise LockTimeoutError(waiting, path=_paths.decode(self._root))
+            time.sleep(_WAIT_FOR_DECISION)
+
+    def _enter(self, home: Home, deadline: float | None) -> str | None:
+        """Lock and recover; what to wait for, or `None` when the transaction is open."""
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        home.lock.acquire(left, threading.get_ident() if self._owner is None else self._owner)
+        if not home.is_in_place():
+            return f"the private directory of {_paths.decode(self._root)!r} keeps being replaced"
+        report = recover_locked(home, durable=self._durability == "full")
+        if report.waiting:
+            prepared = report.waiting[0].transaction_id
+            return f"transaction {prepared} of {_paths.decode(self._root)!r} is prepared and waits for a decision"
+        ensure_format(home)
+        self._tokens = Tokens(self._fs, home.private_fd, self._fs.random_id(), durable=self._durability == "full")
+        self._staging = Staging(self._fs, home.tree, self._tokens)
+        self._home = home
+        self._pid = self._fs.pid()
+        self._state = "open"
+        return None
+
+    def commit(self) -> None:
+        """Make the change, whole and (with `durability="full"`) safe against power loss when this returns.
+
+        Raises `CommitError`, `ConflictError`, `UnsupportedFilesystemError` or `InvalidPathError` when nothing has
+        changed, `SettleError` when all has, `CommitOutcomeUnknownError` when recovery has to decide. Whatever
+        happens, the transaction has ended and the lock is free.
+        """
+        self._require_mine()
+        with self._mutex:
+            self._require_open()
+            if self._staging.in_step:
+                raise TransactionClosedError("a savepoint is still open")
+            try:
+                self._refuse_open_files()
+                journal = prepare(self._home, self._staging, self._durability)
+                if journal is not None:
+                    Commit(self._home, journal)()
+            except BaseException:
+                self._end(discard=False)
+                raise
+            self._end(discard=False)
+
+    def rollback(self) -> None:
+        """Forget everything that was staged. Nothing on disk has changed; the lock is free."""
+        self._require_mine()
+        with self._mutex:
+            self._require_open()
+            self._end(discard=True)
+
+    def _end(self, *, discard: bool) -> None:
+        def end() -> None:
+            self._state = "ended"
+            try:
+                if discard:
+                    self._tokens.remove_all()
+            finally:
+                self._tokens.close()
+                self._home.close()
+
+        run_to_end(end)
+
+    def __enter__(self) -> Self:
+        return self.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._state != "open" or self._pid != self._fs.pid():
+            return
+        if error is None:
+            self.commit()
+            return
+        try:
+            self.rollback()
+        except OSError as failed:
+            error.add_note(f"txfiles: rolled back, but staged files could not be removed: {failed}")
+
+    def __del__(self) -> None:
+        if self._state == "open" and self._pid == self._fs.pid():
+            warnings.warn(f"{self!r} was dropped while open; it is rolled back", ResourceWarning, source=self)
+            self._end(discard=True)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def read(self, path: AnyPath) -> bytes:
+        """The content of a file, as staged or else as on disk. Raises `OSError` and `InvalidPathError`."""
+        with self._call() as staging:
+            fd = self._open_to_read(staging, path)
+            try:
+                chunks = []
+                while chunk := self._fs.read(fd, _CHUNK):
+                    chunks.append(chunk)
+                return b"".join(chunks)
+            finally:
+                self._fs.close(fd)
+
+    def read_text(self, path: AnyPath) -> str:
+        """The same, decoded from UTF-8; newlines as they are. Raises `UnicodeDecodeError`."""
+        return self.read(path).decode()
+
+    def read_json(self, path: AnyPath) -> Any:
+        """The same, parsed as JSON. Raises `DocumentError` with the path; integers of any size stay exact."""
+        return _json.loads(self.read(path), _paths.decode(_paths.to_bytes(path)))
+
+    def exists(self, path: AnyPath) -> bool:
+        """Whether there is a file or directory; a symbolic link counts as what it leads to."""
+        with self._call() as staging:
+            resolved = staging.resolve(_paths.normalize(path, directory=True))
+            return not resolved or staging.look(resolved) is not None
+
+    def listdir(self, path: AnyPath = ".") -> list[str]:
+        """The names in a directory, sorted, without the private directory. Raises `OSError`."""
+        with self._call() as staging:
+            resolved = staging.resolve(_paths.normalize(path, directory=True))
+            return [_paths.decode(name) for name in staging.listdir(resolved)]
+
+    def glob(self, pattern: str | bytes) -> list[str]:
+        """The files (not directories) whose relative path matches, sorted.
+
+        `*`, `?` and `[...]` stay within one component, `**` spans any number of them; a leading dot is nothing
+        special. Symbolic links to directories are not entered.
+        """
+        matcher = _paths.compile_glob(pattern)
+        start = _paths.fixed_part(pattern)
+        with self._call() as staging:
+            node = staging.look(start) if start else None
+            if start and (node is None or node.kind != "dir"):
+                return [_paths.decode(start)] if node and matcher.fullmatch(start) else []
+            found = [path for path, node in _trees.walk(staging, start) if node.kind != "dir" and matcher.fullmatch(path)]
+            return sorted(_paths.decode(path) for path in found)
+
+    def version(self, path: AnyPath) -> str | None:
+        """The version of a file: an opaque string that changes with every replacement; `None` for a missing file."""
+        with self._call() as staging:
+            return staging.version(staging.resolve(_paths.normalize(path)))
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    def write(self, path: AnyPath, data: Data, *, if_version: str | None | _Unset = _UNSET) -> None:
+        """Stage the whole content of a file; missing parents are made.
+
+        Args:
+            data: bytes-like, `str` (as UTF-8, newlines as they are), a binary file object (read from its position
+                to its end) or an iterable of bytes. It is taken now: a later change of it changes nothing.
+            if_version: replace only this version of the file (`None`: only if there is none), or `ConflictError`.
+
+        Raises `InvalidPathError`, `ConflictError`, `TypeError`, and `OSError` while staging; nothing of this call is
+        staged then, and the transaction can go on.
+        """
+        with self._call() as staging, staging.step():
+            resolved = self._target(staging, path)
+            if not isinstance(if_version, _Unset):
+                require_version(resolved, staging.version(resolved), if_version)
+                if resolved not in staging.entries:
+                    staging.expect(resolved, if_version)
+            self._stage(staging, resolved, _chunks(data))
+
+    def write_json(
+        self,
+        path: AnyPath,
+        value: Any,
+        *,
+        indent: int | None = 2,
+        if_version: str | None | _Unset = _UNSET,
+    ) -> None:
+        """Stage a JSON document: UTF-8, indented by 2 (or compact with `indent=None`), with a final newline.
+
+        Raises `DocumentError` for NaN, infinities, integers beyond 64 bits, keys that are not strings, lone
+        surrogates, and types that JSON does not know; nothing is staged then.
+        """
+        self.write(path, _json.dumps(value, indent, _paths.decode(_paths.to_bytes(path))), if_version=if_version)
+
+    def open(self, path: AnyPath, mode: str = "r") -> IO[Any]:
+        """A file object on a file of the transaction; modes r, rb, w, wb, a, ab, x, xb. Text is UTF-8.
+
+        Written content is staged when the file object is closed, or not at all when its `with` block raises. It is
+        streamed and cannot seek. Raises as `open` does, and `ValueError` for other modes.
+        """
+        if mode not in _MODES:
+            raise ValueError(f"mode {mode!r} is not one of {', '.join(_MODES)}")
+        text = not mode.endswith("b")
+        with self._call() as staging:
+            if mode[0] == "r":
+                return _streams.reader(self._fs, self._open_to_read(staging, path), text=text)
+            return self._open_to_write(staging, path, mode[0], text=text)
+
+    def _open_to_write(self, staging: Staging, path: AnyPath, how: str, *, text: bool) -> IO[Any]:
+        resolved = self._target(staging, path)
+        shown = _paths.decode(resolved)
+        exists = staging.look(resolved) is not None
+        if how == "x" and exists:
+            raise FileExistsError(errno.EEXIST, "the file exists", shown)
+        if shown in self._writing:
+            raise OSError(errno.EBUSY, "the file is open for writing already", shown)
+        writer = self._tokens.new()
+        try:
+            if how == "a" and exists:
+                for chunk in self._read_chunks(staging, resolved):
+                    writer.write(chunk)
+        except BaseException:
+            writer.discard()
+            raise
+        self._writing.add(shown)
+
+        def finish() -> None:
+            if self._state != "open" or self._pid != self._fs.pid():
+                return
+            with self._mutex:
+                self._writing.discard(shown)
+                try:
+                    with staging.step():
+                        staging.make_parents(resolved)
+                        staging.put(resolved, writer.finish(self._meta(staging, resolved), staging.replaces(resolved)))
+                finally:
+                    writer.discard()
+
+        def discard() -> None:
+            if self._pid == self._fs.pid():
+                self._writing.discard(shown)
+                writer.discard()
+
+        return _streams.writer(writer, finish, discard, text=text)
+
+    def delete(self, path: AnyPath, *, missing_ok: bool = False) -> None:
+        """Stage the removal of a file, or of a symbolic link itself. Raises `FileNotFoundError`, `IsADirectoryError`."""
+        with self._call() as staging, staging.step():
+            try:
+                resolved = staging.resolve(_paths.normalize(path), follow_last=False)
+                staging.require_file(resolved, links=True)
+            except FileNotFoundError:
+                if missing_ok:
+                    return
+                raise
+            staging.put(resolved, ABSENT)
+
+    def delete_tree(self, path: AnyPath) -> None:
+        """Stage the removal of a directory with all that is in it; links in it are removed, not followed."""
+        with self._call() as staging, staging.step():
+            resolved = self._directory(staging, path)
+            staging.require_directory(resolved)
+            _trees.delete_tree(staging, resolved)
+
+    def move(self, source: AnyPath, target: AnyPath) -> None:
+        """Stage a rename of a file, a symbolic link (itself) or a directory; missing parents are made.
+
+        An existing file is replaced, a directory is not. A moved file keeps its inode, owner and times.
+        """
+        with self._call() as staging, staging.step():
+            from_path = self._directory(staging, source)
+            to_path = self._directory(staging, target)
+            _trees.move(staging, from_path, to_path)
+
+    def copy(self, source: AnyPath, target: AnyPath) -> None:
+        """Stage a copy of a file or directory: content, mode and extended attributes; missing parents are made."""
+        with self._call() as staging, staging.step():
+            from_path = staging.resolve(_paths.normalize(source, directory=True))
+            to_path = staging.resolve(_paths.normalize(target, directory=True))
+            _trees.copy(staging, from_path, to_path)
+
+    def mkdir(self, path: AnyPath) -> None:
+        """Stage a directory and its missing parents; one that exists is left as it is."""
+        with self._call() as staging, staging.step():
+            resolved = staging.resolve(_paths.normalize(path, directory=True))
+            staging.make_parents(resolved)
+            staging.make_directory(resolved)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A part of the transaction: an exception inside undoes what was staged inside, and propagates."""
+        with self._call() as staging, staging.step():
+            yield
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _call(self) -> Iterator[Staging]:
+        self._require_mine()
+        with self._mutex:
+            self._require_open()
+            yield self._staging
+
+    def _require_mine(self) -> None:
+        if self._pid not in (-1, self._fs.pid()):
+            raise TransactionClosedError("the transaction belongs to the process that began it")
+
+    def _require_open(self) -> None:
+        if self._state != "open":
+            what = {"new": "has not begun", "prepared": "is prepared", "ended": "has ended"}
+            raise TransactionClosedError(f"the transaction {what[self._state]}")
+
+    def _refuse_open_files(self) -> None:
+        if self._writing:
+            path = min(self._writing)
+            self._tokens.remove_all()
+            raise CommitError(f"nothing was changed: {path!r} is still open for writing", path=path)
+
+    def _target(self, staging: Staging, path: AnyPath) -> bytes:
+        """The resolved path of a file that is to be written: absent, or regular and not write-protected."""
+        resolved = staging.resolve(_paths.normalize(path))
+        node = staging.look(resolved)
+        if node is not None:
+            staging.require_file(resolved)
+            mode = stat.S_IMODE(staging.meta_of(resolved).mode)
+            if not mode & 0o222 and self._fs.ids()[0] != 0:
+                raise PermissionError(errno.EACCES, "the file is write-protected", _paths.decode(resolved))
+        return resolved
+
+    def _directory(self, staging: Staging, path: AnyPath) -> bytes:
+        """The resolved path of an entry that is itself moved or removed, not followed."""
+        resolved = staging.resolve(_paths.normalize(path, directory=True), follow_last=False)
+        if not resolved:
+            raise OSError(errno.EBUSY, "the root itself cannot be moved or removed", _paths.decode(self._root))
+        return resolved
+
+    def _stage(self, staging: Staging, resolved: bytes, chunks: Iterable[bytes | memoryview]) -> None:
+        staging.make_parents(resolved)
+        writer = self._tokens.new()
+        try:
+            for chunk in chunks:
+                writer.write(chunk)
+            staging.put(resolved, writer.finish(self._meta(staging, resolved), staging.replaces(resolved)))
+        finally:
+            writer.discard()
+
+    def _meta(self, staging: Staging, resolved: bytes) -> Any:
+        return staging.meta_of(resolved) if staging.look(resolved) is not None else staging.meta_for_new(resolved)
+
+    def _open_to_read(self, staging: Staging, path: AnyPath) -> int:
+        resolved = staging.resolve(_paths.normalize(path))
+        staging.require_file(resolved)
+        at, name = staging.where(resolved)
+        try:
+            fd = self._fs.open_read(at, name)
+        except OSError as error:
+            error.filename = _paths.decode(resolved)
+            raise
+        if not stat.S_ISREG(self._fs.fstat(fd).st_mode):
+            self._fs.close(fd)
+            raise refuse_special(resolved)
+        return fd
+
+    def _read_chunks(self, staging: Staging, resolved: bytes) -> Iterator[bytes]:
+        fd = self._fs.open_read(*staging.where(resolved))
+        try:
+            while chunk := self._fs.read(fd, _CHUNK):
+                yield chunk
+        finally:
+            self._fs.close(fd)
+
+
+def check_settings(durability: str, timeout: float | None) -> None:
+    if durability not in ("full", "process"):
+        raise ValueError(f'durability is "full" or "process", not {durability!r}')
+    if timeout is not None and (not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0):
+        raise ValueError(f"timeout is a number of seconds, 0 or more, or None; not {timeout!r}")
+
+
+def _chunks(data: Data) -> Iterator[bytes | memoryview]:
+    if isinstance(data, str):
+        yield data.encode()
+        return
+    view = _view(data)
+    if view is not None:
+        yield view
+        return
+    read: Callable[[int], bytes] | None = getattr(data, "read", None)
+    if read is not None:
+        while chunk := read(_CHUNK):
+            yield _binary(chunk)
+        return
+    if not isinstance(data, Iterable):
+        raise TypeError(f"bytes, str, a binary file object or an iterable of bytes expected, not {type(data).__name__}")
+    for chunk in data:
+        yield _binary(chunk)
+
+
+def _view(data: object) -> memoryview | bytes | None:
+    try:
+        view = memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    return view.cast("B") if view.c_contiguous and view.format is not None else view.tobytes()
+
+
+def _binary(chunk: object) -> memoryview | bytes:
+    view = _view(chunk)
+    if view is None:
+        raise TypeError(f"bytes expected, not {type(chunk).__name__} (open text files in binary mode)")
+    return view
+
+
