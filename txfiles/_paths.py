@@ -88,7 +88,7 @@ def normalize(path: AnyPath, *, directory: bool = False) -> bytes:
 
 def check_component(part: bytes, shown: str) -> None:
     """Refuse the private directory, of this root or of one nested in it, however it is cased."""
-    if part.lower() == PRIVATE:
+    if _is_private(part):
         raise InvalidPathError(f"the path {shown!r} leads into a private directory of txfiles", path=shown)
 
 
@@ -96,7 +96,12 @@ def is_normal(path: bytes) -> bool:
     """Whether a path read from a journal is one that `normalize` could have returned for a file."""
     if not path or b"\0" in path:
         return False
-    return all(p not in (b"", b".", b"..") and p.lower() != PRIVATE for p in path.split(b"/"))
+    return all(p not in (b"", b".", b"..") and not _is_private(p) for p in path.split(b"/"))
+
+
+def _is_private(part: bytes) -> bool:
+    """Also in the spellings that a case-folding file system takes for the same name ("ſ" for "s", "ﬁ" for "fi")."""
+    return part.lower() == PRIVATE or (not part.isascii() and decode(part).casefold() == decode(PRIVATE))
 
 
 def split(path: bytes) -> tuple[bytes, bytes]:
@@ -119,49 +124,55 @@ def is_below(path: bytes, directory: bytes) -> bool:
     return not directory or path.startswith(directory + b"/")
 
 
-def compile_glob(pattern: str | bytes) -> re.Pattern[bytes]:
-    """A regular expression over whole paths: `*` and `?` stay in one component, `**` spans any number of them.
+def compile_glob(pattern: str | bytes) -> re.Pattern[str]:
+    """A regular expression over whole paths as `decode` gives them.
 
-    Names that begin with a dot are matched like any others.
+    `*`, `?` and `[...]` stay in one component, `**` as a component spans any number of them (at the end at least one). Names that begin with a
+    dot are matched like any others.
     """
-    raw = to_bytes(pattern)
-    if raw.startswith(b"/") or b".." in raw.split(b"/"):
-        raise InvalidPathError(f"the pattern {decode(raw)!r} leaves the root", path=decode(raw))
-    expression = b""
-    parts = [p for p in raw.split(b"/") if p not in (b"", b".")]
+    text = decode(to_bytes(pattern))
+    if text.startswith("/") or ".." in text.split("/"):
+        raise InvalidPathError(f"the pattern {text!r} leaves the root", path=text)
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    expression = ""
     for position, part in enumerate(parts):
-        last = position == len(parts) - 1
-        if part == b"**":
-            expression += b".*" if last else b"(?:[^/]+/)*"
-            continue
-        expression += _component(part) + (b"" if last else b"/")
+        if part == "**":
+            if position == len(parts) - 1:
+                expression += ".+"
+            elif parts[position + 1] != "**":
+                expression += "(?:[^/]+/)*"
+        else:
+            expression += _component(part) + ("/" if position < len(parts) - 1 else "")
     return re.compile(expression, re.DOTALL)
 
 
-def fixed_part(pattern: str | bytes) -> bytes:
-    """The directory (or file) that every match of a pattern begins with."""
-    parts = [p for p in to_bytes(pattern).split(b"/") if p not in (b"", b".")]
-    fixed = []
-    for part in parts:
-        if any(char in part for char in b"*?["):
-            break
-        fixed.append(part)
-    return b"/".join(fixed)
-
-
-def _component(part: bytes) -> bytes:
-    out, i = b"", 0
+def _component(part: str) -> str:
+    out, i = "", 0
     while i < len(part):
-        char = part[i : i + 1]
+        char = part[i]
         i += 1
-        if char == b"*":
-            out += b"[^/]*"
-        elif char == b"?":
-            out += b"[^/]"
-        elif char == b"[" and (end := part.find(b"]", i + 1 + (part[i : i + 1] == b"!"))) > 0:
-            inner = part[i:end].replace(b"\\", b"\\\\").replace(b"^", b"\\^")
-            out += b"[" + (b"^" + inner[1:] if inner.startswith(b"!") else inner) + b"]"
+        if char == "*":
+            out += "[^/]*" if part[i - 2 : i] != "**" else ""
+        elif char == "?":
+            out += "[^/]"
+        elif char == "[" and (end := part.find("]", i + (2 if part.startswith("!", i) else 1))) > 0:
+            out += _one_of(part[i:end])
             i = end + 1
         else:
             out += re.escape(char)
     return out
+
+
+def _one_of(members: str) -> str:
+    """The set `[members]`; a range that runs backwards is empty."""
+    negated = members.startswith("!")
+    rest, items = members[negated:], ""
+    while rest:
+        if len(rest) > 2 and rest[1] == "-":
+            first, last, rest = rest[0], rest[2], rest[3:]
+            items += f"{re.escape(first)}-{re.escape(last)}" if first <= last else ""
+        else:
+            items, rest = items + re.escape(rest[0]), rest[1:]
+    if negated:
+        return f"[^/{items}]"
+    return f"(?!/)[{items}]" if items else "(?!)"
