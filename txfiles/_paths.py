@@ -1,6 +1,6 @@
 """Names below the root, as bytes: what a caller may say, and what a journal may say. No I/O.
 
-A path is relative, `/`-separated, without `.`, `..`, empty components or the private directory. The root itself is `b""`.
+A path is relative, `/`-separated, without `.`, `..`, empty components or the private directory; the root is `b""`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def is_normal(path: bytes) -> bool:
 
 
 def _is_private(part: bytes) -> bool:
-    """Also in the spellings that a case-folding file system takes for the same name ("ſ" for "s", "ﬁ" for "fi")."""
+    """Also in the spellings that a case-folding file system takes for the same name, such as a long s for the s."""
     return part.lower() == PRIVATE or (not part.isascii() and decode(part).casefold() == decode(PRIVATE))
 
 
@@ -127,8 +127,8 @@ def is_below(path: bytes, directory: bytes) -> bool:
 def compile_glob(pattern: str | bytes) -> re.Pattern[str]:
     """A regular expression over whole paths as `decode` gives them.
 
-    `*`, `?` and `[...]` stay in one component, `**` as a component spans any number of them (at the end at least one). Names that begin with a
-    dot are matched like any others.
+    `*`, `?` and `[...]` stay in one component, `**` as a component spans any number of them (at the end at least one).
+    Names that begin with a dot are matched like any others.
     """
     text = decode(to_bytes(pattern))
     if text.startswith("/") or ".." in text.split("/"):
@@ -144,6 +144,16 @@ def compile_glob(pattern: str | bytes) -> re.Pattern[str]:
         else:
             expression += _component(part) + ("/" if position < len(parts) - 1 else "")
     return re.compile(expression, re.DOTALL)
+
+
+def fixed_part(pattern: str | bytes) -> bytes:
+    """The directory (or file) that every match of a pattern begins with."""
+    fixed = []
+    for part in to_bytes(pattern).split(b"/"):
+        if any(char in part for char in (b"*", b"?", b"[")):
+            break
+        fixed.append(part)
+    return b"/".join(part for part in fixed if part not in (b"", b"."))
 
 
 def _component(part: str) -> str:

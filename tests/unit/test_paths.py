@@ -24,8 +24,7 @@ spelled = st.lists(
 def test_normalize_refuses_or_gives_the_one_spelling(raw: bytes, directory: bool) -> None:
     try:
         path = _paths.normalize(raw, directory=directory)
-    except InvalidPathError as error:
-        assert error.outcome == "before"
+    except InvalidPathError:
         return
     assert path == _paths.ROOT or _paths.is_normal(path)
     assert _paths.normalize(path or b".", directory=directory) == path
@@ -82,9 +81,16 @@ def test_normalize(raw: _paths.AnyPath, path: bytes) -> None:
         "./",
         "a/b/..",
         "\ud800",
-    ]
-    + [".txfiles", ".txfiles/format", "a/.txfiles/b", "./.txfiles", ".TXFILES", ".TxFiles/x", "x/../.txfiles"]
-    + [".txﬁles", ".txfileſ/HEAD"],
+        ".txfiles",
+        ".txfiles/format",
+        "a/.txfiles/b",
+        "./.txfiles",
+        "x/../.txfiles",
+        ".TXFILES",
+        ".TxFiles/x",
+        ".tx\N{LATIN SMALL LIGATURE FI}les",
+        ".txfile\N{LATIN SMALL LETTER LONG S}/HEAD",
+    ],
 )
 def test_c12_normalize_refuses(raw: str | bytes) -> None:
     with pytest.raises(InvalidPathError) as refused:
