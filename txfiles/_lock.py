@@ -1,0 +1,399 @@
+"""The writers' lock of a root, and its policy.
+
+    L1  The lock is flock(2) on R/.txfiles/lock and nothing else. It ends with the process that holds it; the content,
+        the age and the owner of the file mean nothing, and there is no other kind of lock to fall back to.
+    L2  The file is never removed. What was locked is compared with what is on disk, because whoever removes the file
+        would otherwise let a second writer in.
+    L3  A forked child keeps no copy of the descriptor: it belongs to the same open file as the parent's, and would
+        keep the lock after the parent's death. It is closed there, not unlocked, which would unlock the parent too.
+    L4  The writers of one process queue in the order of their arrival, and only the first of them asks the kernel.
+
+flock has no queue among processes, and no wait with a timeout: whoever asks at the right moment gets it. So all ask
+at random moments, at the same rate however long they have waited (a wait that slows down starves those who waited
+longest), and a process that has had its turn pauses for as long as the others need to ask once. A turn is a series of
+acquisitions with no pause between them. It is short while others are known to wait, longer while nobody is.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol, cast
+
+from txfiles._layout import LOCK, PRIVATE
+from txfiles._paths import decode
+from txfiles.errors import (
+    ConflictError,
+    LockTimeoutError,
+    NestedTransactionError,
+    TransactionClosedError,
+    UnsupportedFilesystemError,
+)
+
+if TYPE_CHECKING:
+    from txfiles._fs import FileSystem, Stat
+
+_POLL = 0.001  # seconds between two attempts
+_POLL_MAX = 0.005  # the same, for who waits so long that a moment more is nothing
+_TURN = 0.002  # seconds that a process may go on without a pause while others wait
+_LONE_TURN = 0.05  # the same, while nobody is known to wait: the longest that a newcomer stands before a busy lock
+_POLITE = 8  # pauses without meeting anybody after which a process believes that it is alone
+_ATTEMPTS = 50  # at a lock file that is being made, or that somebody keeps replacing
+_IDLE_QUEUES = 64  # remembered, for their pace
+_NO_LOCKS = frozenset((errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP))
+
+
+class Lock(Protocol):
+    """The writers' lock of one root."""
+
+    @property
+    def held(self) -> bool: ...
+    def acquire(self, timeout: float | None, owner: object) -> None: ...
+    def check(self) -> None: ...
+    def release(self) -> None: ...
+
+
+def make_lock(fs: FileSystem, private_fd: int, root: bytes) -> Lock:
+    """The lock that goes with a file system."""
+    if fs.lock_factory is not None:
+        return cast("Lock", fs.lock_factory(fs, private_fd, root))
+    return RootLock(fs, private_fd, root)
+
+
+class RootLock:
+    """The writers' lock of the root at the absolute path `root`, whose private directory is open at `private_fd`.
+
+    The caller keeps `private_fd` open until the lock is released. A lock that is dropped while held is released.
+    """
+
+    def __init__(self, fs: FileSystem, private_fd: int, root: bytes) -> None:
+        self._ticket: _Ticket | None = None
+        self._fs = fs
+        self._private_fd = private_fd
+        self._path = decode(b"/".join((root.rstrip(b"/"), PRIVATE, LOCK)))
+        _hook_fork(fs)
+
+    @property
+    def held(self) -> bool:
+        """Whether this object has the lock; false in a forked child."""
+        return self._ticket is not None and self._ticket.locked
+
+    def acquire(self, timeout: float | None, owner: object) -> None:
+        """Wait for the lock, at most `timeout` seconds; `None` is for ever, 0 not at all.
+
+        `owner` is whoever would wait for itself in a second transaction: a thread, a task. Owners are compared with
+        `==`. Raises `NestedTransactionError` when the owner already has or awaits the lock of this root in this
+        process, `LockTimeoutError`, `UnsupportedFilesystemError` where there are no file locks, and `OSError` when
+        the lock file cannot be opened. After an error nothing is held.
+        """
+        if self.held:
+            raise NestedTransactionError(f"{self._path!r} is already locked by this transaction", path=self._path)
+        wait = _Wait(timeout, self._path)
+        ticket = _Ticket(self._fs, owner)
+        try:
+            private = self._fs.fstat(self._private_fd)
+            if not ticket.join((private.st_dev, private.st_ino)):
+                message = f"this thread or task already has a transaction that locks {self._path!r}"
+                raise NestedTransactionError(message, path=self._path)
+            if not ticket.turn.acquire(timeout=wait.left()):
+                raise wait.timed_out()
+            self._lock(ticket, private, wait)
+            self._ticket = ticket
+        except BaseException:
+            _end(ticket)
+            raise
+
+    def check(self) -> None:
+        """Raise `ConflictError` unless the lock file that is held is still the one on disk."""
+        ticket = self._ticket
+        if ticket is None or not ticket.locked:
+            raise TransactionClosedError(f"{self._path!r} is not locked by this transaction", path=self._path)
+        if not self._is_on_disk(ticket.fd):
+            raise ConflictError(f"the lock file {self._path!r} was removed or replaced", path=self._path)
+
+    def release(self) -> None:
+        """Free the lock, from any thread; does nothing when it is not held."""
+        if self._ticket is not None:
+            _end(self._ticket)
+            self._ticket = None
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.release()
+
+    def _lock(self, ticket: _Ticket, private: Stat, wait: _Wait) -> None:
+        """REQUIRES: `ticket` is the first of its queue."""
+        ticket.queue.pause(wait)
+        for _ in range(_ATTEMPTS):
+            try:
+                ticket.open(self._private_fd, private)
+            except OSError as error:
+                raise self._named(error) from error
+            while not self._try(ticket):
+                wait.sleep()
+                ticket.queue.met_others()
+            if self._is_on_disk(ticket.fd):
+                ticket.locked = True
+                return
+            ticket.close()
+        raise ConflictError(f"the lock file {self._path!r} is replaced again and again", path=self._path)
+
+    def _try(self, ticket: _Ticket) -> bool:
+        from filelock import lock_descriptor
+
+        if ticket.fd < 0:
+            raise TransactionClosedError("the process was forked while it waited for the lock", path=self._path)
+        try:
+            return lock_descriptor(ticket.fd, blocking=False)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                message = f"the file system has no file locks: {error.strerror}: {self._path!r}"
+                raise UnsupportedFilesystemError(message, path=self._path) from error
+            raise self._named(error) from error
+
+    def _is_on_disk(self, fd: int) -> bool:
+        mine = self._fs.fstat(fd)
+        try:
+            there = self._fs.stat(self._private_fd, LOCK)
+        except FileNotFoundError:
+            return False
+        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+
+    def _named(self, error: OSError) -> OSError:
+        return OSError(error.errno, f"{error.strerror} (the lock file)", self._path)
+
+
+class _Wait:
+    """A wait of at most `timeout` seconds for the lock file `path`."""
+
+    def __init__(self, timeout: float | None, path: str) -> None:
+        self._began = time.monotonic()
+        self._until = None if timeout is None else self._began + timeout
+        self._path = path
+
+    def left(self) -> float:
+        if self._until is None:
+            return threading.TIMEOUT_MAX
+        return min(max(0.0, self._until - time.monotonic()), threading.TIMEOUT_MAX)
+
+    def sleep(self) -> None:
+        """Sleep until the next attempt; the last one is at the end of the timeout, after it `LockTimeoutError`."""
+        left = self.left()
+        if not left:
+            raise self.timed_out()
+        waited = time.monotonic() - self._began
+        time.sleep(min(left, _interval(waited) * (0.6 + 0.4 * _chance())))
+
+    def timed_out(self) -> LockTimeoutError:
+        waited = time.monotonic() - self._began
+        return LockTimeoutError(f"{self._path!r} is locked by another writer; waited {waited:.3f} s", path=self._path)
+
+
+def _interval(seconds: float) -> float:
+    """Seconds between attempts after a wait, or to pause after a turn, of `seconds`."""
+    return min(max(_POLL, seconds / 1000), _POLL_MAX)
+
+
+def _chance() -> float:
+    """From 0 to 1, different in every process, also in forked ones."""
+    return time.monotonic_ns() % 1000 / 1000
+
+
+class _Queue:
+    """The writers of this process for one root, in the order of their arrival, and the pace that they keep."""
+
+    def __init__(self) -> None:
+        self.tickets: deque[_Ticket] = deque()
+        self.released = self._turn_began = float("-inf")
+        self._pauses_due = 0
+
+    def pause(self, wait: _Wait) -> None:
+        """After a turn, let the writers of other processes come first."""
+        now = time.monotonic()
+        turn = now - self._turn_began
+        left = self.released + _interval(turn) * (1 + 0.4 * _chance()) - now
+        if left > 0:
+            if turn < (_TURN if self._pauses_due else _LONE_TURN) or not wait.left():
+                return
+            time.sleep(min(left, wait.left()))
+            self._pauses_due = max(0, self._pauses_due - 1)
+        self._turn_began = time.monotonic()
+
+    def met_others(self) -> None:
+        """Another process had the lock a moment ago: our turn begins now at the earliest, and will be a short one."""
+        self._pauses_due = _POLITE
+        self._turn_began = time.monotonic()
+
+
+_mutex = threading.RLock()  # reentrant: a collected lock is released wherever the collector runs
+_queues: dict[tuple[int, int], _Queue] = {}
+_no_queue = _Queue()
+
+
+class _Ticket:
+    """The place of one writer in the queue, and its descriptor of the lock file while it is the first.
+
+    A descriptor that is open, locked or not, belongs to a ticket that is in a queue: that is how a child finds it.
+    """
+
+    def __init__(self, fs: FileSystem, owner: object) -> None:
+        self.owner = owner
+        self.turn = threading.Lock()  # released when the ticket is the first
+        self.turn.acquire()
+        self.queue = _no_queue
+        self.fd = -1
+        self.locked = False
+        self._fs = fs
+        self._opening_at = -1
+        self._closing = threading.RLock()
+
+    def join(self, key: tuple[int, int]) -> bool:
+        """Go to the end of the queue; false when the owner is in it already."""
+        with _mutex:
+            if key not in _queues and len(_queues) >= _IDLE_QUEUES:
+                for idle in [k for k, queue in _queues.items() if not queue.tickets]:
+                    del _queues[idle]
+            queue = _queues.setdefault(key, _Queue())
+            if any(ticket.owner == self.owner for ticket in queue.tickets):
+                return False
+            self.queue = queue
+            queue.tickets.append(self)
+            queue.tickets[0].wake()
+            return True
+
+    def leave(self) -> None:
+        with _mutex:
+            if self in self.queue.tickets:
+                self.queue.tickets.remove(self)
+            if self.queue.tickets:
+                self.queue.tickets[0].wake()
+
+    def wake(self) -> None:
+        """REQUIRES: `_mutex`. May be called again."""
+        if self.turn.locked():
+            self.turn.release()
+
+    def open(self, private_fd: int, private: Stat) -> None:
+        self._opening_at = private_fd
+        try:
+            self.fd = _open_lock_file(self._fs, private_fd, private)
+        finally:
+            self._opening_at = -1
+
+    def close(self) -> None:
+        """Unlock and close. Closing alone would leave the lock to a child that another thread forks right now (L3)."""
+        from filelock import unlock_descriptor
+
+        with self._closing:
+            if self.fd < 0:
+                return
+            try:
+                unlock_descriptor(self.fd)
+            finally:
+                if self.locked:
+                    self.queue.released = time.monotonic()
+                fd, self.fd, self.locked = self.fd, -1, False
+                self._fs.close(fd)
+
+    def abandon(self) -> None:
+        """In a forked child: close what belongs to the parent (L3)."""
+        fd, self.fd, self.locked, self.queue = self.fd, -1, False, _no_queue
+        self._closing = threading.RLock()
+        if fd >= 0:
+            with suppress(OSError):  # nothing was written through it, and it is closed whatever close(2) says
+                self._fs.close(fd)
+        elif self._opening_at >= 0:
+            with suppress(FileNotFoundError):  # then it was not made yet
+                _close_copies(self._fs, self._fs.stat(self._opening_at, LOCK))
+
+
+def _end(ticket: _Ticket) -> None:
+    try:
+        ticket.close()
+        ticket.leave()
+    finally:  # once more, so that a Ctrl-C in the midst of it leaves nothing held
+        ticket.close()
+        ticket.leave()
+
+
+def _open_lock_file(fs: FileSystem, private_fd: int, private: Stat) -> int:
+    for attempt in range(_ATTEMPTS):
+        try:
+            fd = fs.open_append(private_fd, LOCK)  # no O_CREAT: fs.protected_regular forbids it, even to root
+        except FileNotFoundError:
+            try:
+                fd = fs.create(private_fd, LOCK)
+            except FileExistsError:
+                continue
+        except PermissionError:
+            if not private.st_mode & stat.S_IWGRP or attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(_POLL)  # another member of the group may be just making it, and not have shared it yet
+            continue
+        try:
+            _share(fs, fd, private)
+        except BaseException:
+            fs.close(fd)
+            raise
+        return fd
+    raise OSError(errno.EAGAIN, "made and removed again and again")
+
+
+def _share(fs: FileSystem, fd: int, private: Stat) -> None:
+    """Let all lock who may write the private directory, whatever the umask; and its owner, if root made the file.
+
+    Only a file of our own, empty and without another name: a stranger may have moved in one that is to stay private.
+    """
+    file, euid = fs.fstat(fd), fs.ids()[0]
+    if not stat.S_ISREG(file.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    if file.st_uid != euid or file.st_size or file.st_nlink != 1:
+        return
+    shared = private.st_mode & stat.S_IWGRP
+    uid, gid = private.st_uid if euid == 0 else euid, private.st_gid if shared else file.st_gid
+    mode = 0o660 if shared else 0o600
+    if (uid, gid) != (file.st_uid, file.st_gid):
+        with suppress(PermissionError):  # a group that we are not in; root that is nobody on a server
+            fs.chown(fd, uid, gid)
+    if file.st_mode & mode != mode:
+        fs.chmod(fd, mode)
+
+
+_fork_hooked = False
+
+
+def _hook_fork(fs: FileSystem) -> None:
+    global _fork_hooked
+    with _mutex:
+        if not _fork_hooked:
+            _fork_hooked = True
+            fs.on_fork(_abandon_all)
+
+
+def _abandon_all() -> None:
+    """In a forked child: nothing of the parent's locks is ours, nor what its other threads were doing with them."""
+    global _mutex
+    _mutex = threading.RLock()
+    tickets = [ticket for queue in _queues.values() for ticket in queue.tickets]
+    _queues.clear()
+    for ticket in tickets:
+        ticket.abandon()
+
+
+def _close_copies(fs: FileSystem, lock: Stat) -> None:
+    """Close every descriptor of the lock file: another thread was opening one, and had no time to note its number."""
+    listing = fs.open_dir(None, b"/dev/fd", follow=True)
+    try:
+        fds = [int(name) for name in fs.listdir(listing)]
+    finally:
+        fs.close(listing)
+    for fd in fds:
+        with suppress(OSError):  # `listing` itself is among them
+            found = fs.fstat(fd)
+            if (found.st_dev, found.st_ino) == (lock.st_dev, lock.st_ino):
+                fs.close(fd)
