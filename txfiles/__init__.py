@@ -12,4 +12,13 @@ from txfiles.transaction import FileTransaction
 
 __version__ = "0.1.0"
 
-__all__ = ["FileStore", "FileTransaction", "RecoveryReport", "StoreStatus", "__version__", "errors", "recover", "status"]
+__all__ = [
+    "FileStore",
+    "FileTransaction",
+    "RecoveryReport",
+    "StoreStatus",
+    "__version__",
+    "errors",
+    "recover",
+    "status",
+]

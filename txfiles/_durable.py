@@ -1,4 +1,4 @@
-"""The sync rounds: what has to be durable together, and nothing else. Functions here make durable, none changes the tree."""
+"""The sync rounds: what has to be durable together. Functions here make durable, none changes the tree."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Journal | No
 
 
 def _home_round(home: Home) -> None:
-    """Once for a root, before its first journal: a journal must not survive without `format` and the directory above."""
+    """Once for a root, before its first journal: that must not survive without `format` and its directories."""
     _sync_file(home, _layout.FORMAT)
     sync_private(home)
     _sync_dir(home, home.root_fd)

@@ -92,7 +92,7 @@ class Evidence:
 
     def token_is_whole(self, op: Operation, token: Stat) -> bool:
         """Content and metadata are those that the journal recorded; a crash in the sync round can lose either."""
-        assert op.new is not None and op.meta is not None
+        assert op.new is not None
         if stat.S_ISLNK(token.st_mode) != (op.new.link is not None):
             return False
         if op.new.link is None and (token.st_size != op.new.size or not self._has_meta(op, token)):
@@ -125,11 +125,14 @@ class Evidence:
         return self._has_new_content(op, target) and self._old_differed(op)
 
     def _has_new_content(self, op: Operation, target: Stat) -> bool:
-        assert op.meta is not None and op.new is not None
+        assert op.meta is not None
+        assert op.new is not None
         at, name = self.home.tree.at(op.path)
-        if stat.S_ISREG(target.st_mode):
-            if target.st_size != op.new.size or stat.S_IMODE(target.st_mode) != op.meta.mode:
-                return False
+        if stat.S_ISREG(target.st_mode) and (target.st_size, stat.S_IMODE(target.st_mode)) != (
+            op.new.size,
+            op.meta.mode,
+        ):
+            return False
         return self._digest(at, name, target) == op.digest
 
     def _old_differed(self, op: Operation) -> bool:

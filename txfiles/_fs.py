@@ -13,12 +13,10 @@ import os
 import stat as stat_module
 import sys
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    from txfiles._paths import AnyPath
 
 
 class Stat(Protocol):
@@ -48,7 +46,7 @@ class FileSystem(Protocol):
     lock_factory: Callable[..., object] | None
     """Makes the writers' lock instead of `_lock.RootLock`, for a file system that the kernel does not know."""
 
-    def absolute(self, path: AnyPath) -> bytes: ...
+    def absolute(self, path: bytes) -> bytes: ...
     def open_dir(self, at: int | None, name: bytes, *, follow: bool = False) -> int: ...
     def open_read(self, at: int, name: bytes) -> int: ...
     def open_append(self, at: int, name: bytes) -> int: ...
@@ -100,8 +98,8 @@ class KernelFS:
 
     lock_factory: Callable[..., object] | None = None
 
-    def absolute(self, path: AnyPath) -> bytes:
-        return os.path.realpath(os.fsencode(path))
+    def absolute(self, path: bytes) -> bytes:
+        return os.path.realpath(path)
 
     def open_dir(self, at: int | None, name: bytes, *, follow: bool = False) -> int:
         flags = os.O_RDONLY | _DIRECTORY | _CLOEXEC | (0 if follow else _NOFOLLOW)
@@ -292,11 +290,11 @@ def _run_in_threads(jobs: list[Callable[[], None]]) -> None:
         future.result()
 
 
-_lib: object = None
-_OFF0: object = None
+_lib: Any = None
+_OFF0: Any = None
 
 
-def _libc():  # type: ignore[no-untyped-def]
+def _libc() -> Any:
     global _lib, _OFF0
     if _lib is None:
         import ctypes

@@ -31,7 +31,9 @@ def locate(fs: FileSystem, root: AnyPath) -> bytes:
     """The absolute path of a root, symbolic links resolved, so that every spelling is one root."""
     raw = _paths.to_bytes(root)
     if not raw or b"\0" in raw:
-        raise InvalidPathError("the root is empty" if not raw else "the root contains a NUL byte", path=_paths.decode(raw))
+        raise InvalidPathError(
+            "the root is empty" if not raw else "the root contains a NUL byte", path=_paths.decode(raw)
+        )
     return fs.absolute(raw)
 
 
@@ -155,7 +157,9 @@ class Home:
         if match is not None:
             shown = _paths.decode(self.root)
             told = match[0].decode().strip()
-            raise JournalVersionError(f"{shown!r} has the format {told!r}, which this txfiles does not know", path=shown)
+            raise JournalVersionError(
+                f"{shown!r} has the format {told!r}, which this txfiles does not know", path=shown
+            )
         return False
 
     def write_format(self) -> None:

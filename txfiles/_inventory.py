@@ -68,7 +68,7 @@ def take(home: Home) -> Inventory:
     unknown = []
     for raw in sorted(names):
         name = _layout.parse(raw)
-        if name.kind in ("token", "old"):
+        if name.kind == "token" or name.kind == "old":
             loose.setdefault(name.tid, []).append(raw)
         elif name.kind == "unknown":
             unknown.append(raw)

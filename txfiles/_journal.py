@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
 
-from txfiles import _paths
+from txfiles import _layout, _paths
 from txfiles.errors import JournalCorruptError, JournalVersionError
 
 VERSION = 1
@@ -128,7 +128,9 @@ def decode(raw: bytes, name: str) -> Journal:
     if head is None:
         raise JournalCorruptError(f"the journal {name} has no valid first line", path=name)
     if int(head[1]) > VERSION:
-        raise JournalVersionError(f"the journal {name} was written by a newer txfiles (format {int(head[1])})", path=name)
+        raise JournalVersionError(
+            f"the journal {name} was written by a newer txfiles (format {int(head[1])})", path=name
+        )
     body = raw[head.end() : head.end() + int(head[2])]
     if int(head[1]) < 1 or len(body) != int(head[2]):
         raise JournalCorruptError(f"the journal {name} is cut short", path=name)
@@ -157,7 +159,10 @@ def _escape(path: bytes) -> str:
 
 
 def _unescape(text: Any) -> bytes:
-    return unquote_to_bytes(_typed(text, str))
+    raw = unquote_to_bytes(_typed(text, str))
+    if b"\0" in raw:
+        raise ValueError(f"{raw!r} contains a NUL byte")
+    return raw
 
 
 def _encode_op(op: Operation) -> dict[str, Any]:
@@ -194,7 +199,11 @@ def _decode_body(body: Any) -> Journal:
         raise ValueError("it has no operations")
     if len({op.index for op in journal.ops}) != len(journal.ops):
         raise ValueError("two operations share one number")
-    named = {path for path, _ in journal.dirs}
+    if len({(op.path, op.kind in ("write", "mkdir")) for op in journal.ops}) != len(journal.ops):
+        raise ValueError("one path is made or removed twice")
+    named = dict(journal.dirs)
+    if len(named) != len(journal.dirs):
+        raise ValueError("a directory is listed twice")
     for op in journal.ops:
         if any(parent not in named for parent in _paths.ancestors(op.path)):
             raise ValueError(f"the directories of {op.path!r} are not listed")
@@ -202,14 +211,15 @@ def _decode_body(body: Any) -> Journal:
 
 
 def _decode_op(raw: Any) -> Operation:
-    kind = raw["kind"]
-    path = _unescape(raw["path"])
+    index, kind, path = _number(raw["k"]), raw["kind"], _unescape(raw["path"])
+    if index > _layout.MAX_INDEX:
+        raise ValueError(f"operation number {index} is out of range")
     if kind not in _KINDS:
         raise ValueError(f"unknown kind {kind!r}")
     if not _paths.is_normal(path):
         raise ValueError(f"{path!r} is not a path below the root")
     op = Operation(
-        index=_number(raw["k"]),
+        index=index,
         kind=kind,
         path=path,
         old=_decode_identity(raw["old"]) if "old" in raw else None,

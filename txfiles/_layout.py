@@ -22,19 +22,26 @@ LOCK = b"lock"
 HEAD = b"HEAD"
 PERMANENT = frozenset((FORMAT, LOCK, HEAD))
 FORMAT_TEXT = b"txfiles 1 flock\n"
+MAX_INDEX = 9_999_999_999  # ten digits, as the pattern below has them
 
 State = Literal["intent", "committed", "aborting", "prepared"]
 Kind = Literal["permanent", "token", "old", "intent", "committed", "aborting", "prepared", "unknown"]
 
+_STATES: dict[bytes, State] = {
+    b"intent": "intent",
+    b"committed": "committed",
+    b"aborting": "aborting",
+    b"prepared": "prepared",
+}
 _NAME = re.compile(rb"([0-9a-f]{32})\.(?:(0|[1-9][0-9]{0,9})(\.old)?|(intent|committed|aborting|prepared))")
 
 
 class Name(NamedTuple):
-    """A parsed name of the private directory. `tid` is empty and `index` -1 where they do not apply."""
+    """A parsed name of the private directory. `tid` is empty and `number` -1 where they do not apply."""
 
     kind: Kind
     tid: str = ""
-    index: int = -1
+    number: int = -1
 
 
 def token(tid: str, index: int) -> bytes:
@@ -57,5 +64,5 @@ def parse(name: bytes) -> Name:
         return Name("unknown")
     tid, index, is_old, state = match.groups()
     if state is not None:
-        return Name(state.decode(), tid.decode())
+        return Name(_STATES[state], tid.decode())
     return Name("old" if is_old else "token", tid.decode(), int(index))

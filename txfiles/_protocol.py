@@ -53,6 +53,7 @@ from __future__ import annotations
 import errno
 import stat
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from txfiles import _journal, _layout, _metadata, _paths
@@ -71,6 +72,7 @@ from txfiles.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from txfiles._fs import Stat
     from txfiles._home import Home
     from txfiles._layout import State
     from txfiles._staging import Staging
@@ -81,7 +83,9 @@ NOTHING: frozenset[int] = frozenset()
 # -- before the commit point ----------------------------------------------------------------------------------------
 
 
-def prepare(home: Home, staging: Staging, durability: _journal.Durability, *, two_phase: bool = False) -> Journal | None:
+def prepare(
+    home: Home, staging: Staging, durability: _journal.Durability, *, two_phase: bool = False
+) -> Journal | None:
     """Make the intent durable, no target touched (I1). `None`, and nothing written, when there is nothing to do.
 
     Raises `CommitError` or the error that stood in the way; nothing has changed then.
@@ -142,17 +146,19 @@ def _write_intent(
 
 
 def _secure(home: Home, staging: Staging, op: Operation) -> Operation:
-    """Give the operation its token, and a write the link to what it replaces (the identity that counts is the link's)."""
+    """Give the operation its token, and a write the link to what it replaces, whose identity is the one that counts."""
     fs, tokens = home.fs, staging.tokens
     if op.kind != "write":
-        return _journal.replace(op, index=tokens.marker())
+        return replace(op, index=tokens.marker())
     found = fs.stat(home.private_fd, tokens.name(op.index))
     assert op.new is not None
     if (found.st_ino, found.st_size, found.st_mtime_ns) != (op.new.ino, op.new.size, op.new.mtime_ns):
-        raise ConflictError(f"{_paths.decode(op.path)!r} was changed while it was being moved", path=_paths.decode(op.path))
+        raise ConflictError(
+            f"{_paths.decode(op.path)!r} was changed while it was being moved", path=_paths.decode(op.path)
+        )
     if op.old is None:
         return op
-    return _journal.replace(op, old=tokens.link_old(home.tree, op))
+    return replace(op, old=tokens.link_old(home.tree, op))
 
 
 def _directories(home: Home, operations: list[Operation]) -> tuple[tuple[bytes, int], ...]:
@@ -202,7 +208,9 @@ def retire(home: Home, journal: Journal, state: State) -> None:
     home.remove(_layout.journal(journal.tid, state))
     if journal.durability == "full":
         sync_private(home)
-    _remove_leftovers(home, journal)
+    for op in journal.ops:
+        home.remove(_layout.token(journal.tid, op.index))
+        home.remove(_layout.old(journal.tid, op.index))
 
 
 # -- the commit point and after -------------------------------------------------------------------------------------
@@ -293,7 +301,223 @@ class Commit:
             self._fail(self._settle_error(error), error)
         self._next = None
 
-    @contextmanager
+    def _settle_error(self, error: OSError) -> SettleError:
+        message = f"committed in {self.shown!r}, but tidying up failed and is left to recovery: {error}"
+        return SettleError(message, path=self.shown)
+
+    def _fail(self, failure: TxFilesError, cause: BaseException) -> None:
+        failure.__cause__ = cause
+        self.failure = failure
+        self._next = None
+
+
+def apply(
+    home: Home,
+    journal: Journal,
+    skip: frozenset[int] = NOTHING,
+    force: frozenset[int] = NOTHING,
+    *,
+    same_tree: bool = True,
+) -> None:
+    """Do what is not done yet; the first time, again after an interrupt, and in recovery.
+
+    Operations in `skip` are given up, those in `force` replace whatever is there. Directory changes have barriers
+    around them: what was renamed out of a directory must be durable before the directory goes, and a directory must
+    be durable before anything is renamed into it, or the file would be lost with it.
+    """
+    evidence = Evidence(home, journal, same_tree=same_tree)
+    durable = journal.durability == "full"
+    by_kind = {kind: [op for op in journal.ops if op.kind == kind] for kind in ("delete", "rmdir", "mkdir", "write")}
+    for op in by_kind["delete"]:
+        with naming(op):
+            _apply_delete(home, evidence, op, skip, force)
+    made = by_kind["rmdir"] + by_kind["mkdir"]
+    if made and durable:
+        sync_directories(home, {_paths.split(op.path)[0] for op in by_kind["delete"]}, private=True)
+    for op in made:
+        with naming(op):
+            _apply_directory(home, evidence, op, skip)
+    if made and durable:
+        parents = {_paths.split(op.path)[0] for op in made}
+        sync_directories(home, parents | {op.path for op in by_kind["mkdir"]})
+    for op in made:
+        home.remove(evidence.token_name(op))
+    for op in by_kind["write"]:
+        with naming(op):
+            _apply_write(home, evidence, op, skip, force)
+
+
+def _apply_delete(home: Home, evidence: Evidence, op: Operation, skip: frozenset[int], force: frozenset[int]) -> None:
+    token, target = evidence.token(op), evidence.target(op)
+    if token is None or target is None:
+        return
+    at, name = home.tree.at(op.path)
+    if same_inode(token, target):
+        home.fs.unlink(at, name)  # both names of one rename (A1): a rename between them would do nothing
+    elif evidence.is_deleted_file(op, token) or op.index in skip:
+        return  # what is there now came later and is somebody else's
+    elif op.index in force or evidence.is_old(op, target):
+        home.fs.rename(at, name, home.private_fd, evidence.token_name(op))
+    else:
+        raise _foreign(op)
+
+
+def _apply_directory(home: Home, evidence: Evidence, op: Operation, skip: frozenset[int]) -> None:
+    if evidence.token(op) is None or op.index in skip:
+        return
+    at, name = home.tree.at(op.path)
+    target = evidence.target(op)
+    if op.kind == "rmdir":
+        if target is not None and stat.S_ISDIR(target.st_mode):
+            home.tree.forget(op.path)
+            home.fs.rmdir(at, name)
+    elif target is None:
+        _make_directory(home, op)
+    elif stat.S_ISDIR(target.st_mode):
+        _finish_directory(home, op)
+    else:
+        raise _foreign(op)
+
+
+def _apply_write(home: Home, evidence: Evidence, op: Operation, skip: frozenset[int], force: frozenset[int]) -> None:
+    token = evidence.token(op)
+    if token is None:
+        return
+    target = evidence.target(op)
+    if op.index in skip or (target is not None and (same_inode(token, target) or evidence.is_new(op, target))):
+        home.remove(evidence.token_name(op))  # both names of one rename (A1)
+    elif target is None or op.index in force or evidence.is_old(op, target):
+        home.fs.rename(home.private_fd, evidence.token_name(op), *home.tree.at(op.path))
+    else:
+        raise _foreign(op)
+
+
+def settle(home: Home, journal: Journal) -> None:
+    """The journal becomes HEAD; then the old and the deleted files go. REQUIRES: all done and durable (I4)."""
+    committed = _layout.journal(journal.tid, "committed")
+    with suppress(FileNotFoundError):  # an interrupt hit between the rename and its return
+        home.fs.rename(home.private_fd, committed, home.private_fd, _layout.HEAD)
+    _remove_leftovers(home, journal)
+
+
+def _remove_leftovers(home: Home, journal: Journal) -> None:
+    for op in journal.ops:
+        if op.kind != "write":
+            home.remove(_layout.token(journal.tid, op.index))
+        elif op.old is not None:
+            home.remove(_layout.old(journal.tid, op.index))
+
+
+# -- undo -----------------------------------------------------------------------------------------------------------
+
+
+def begin_undo(home: Home, journal: Journal, state: State = "committed") -> None:
+    """From here on the transaction is lost (I5)."""
+    before, after = _layout.journal(journal.tid, state), _layout.journal(journal.tid, "aborting")
+    with suppress(FileNotFoundError):
+        home.fs.rename(home.private_fd, before, home.private_fd, after)
+    if journal.durability == "full":
+        sync_private(home)  # or recovery would roll forward what is half undone
+
+
+def finish_undo(home: Home, journal: Journal, skip: frozenset[int] = NOTHING, *, same_tree: bool = True) -> None:
+    """Put back what was applied, in reverse, with the barriers of `apply`; then retire the journal."""
+    evidence = Evidence(home, journal, same_tree=same_tree)
+    durable = journal.durability == "full"
+    made = [op for op in journal.ops if op.kind in ("rmdir", "mkdir")]
+    files = [op for op in journal.ops if op.kind in ("write", "delete") and op.index not in skip]
+    for op in reversed([op for op in files if op.kind == "write"]):
+        with naming(op):
+            _undo_write(home, evidence, op)
+    if made and durable:
+        sync_directories(home, {_paths.split(op.path)[0] for op in files if op.kind == "write"}, private=True)
+    for op in reversed(made):
+        with naming(op):
+            _undo_directory(home, op, evidence.target(op))
+    if made and durable:
+        parents = {_paths.split(op.path)[0] for op in made}
+        sync_directories(home, parents | {op.path for op in made if op.kind == "rmdir"})
+    for op in reversed([op for op in files if op.kind == "delete"]):
+        with naming(op):
+            _undo_delete(home, evidence, op)
+    if durable:
+        second_round(home, journal, [False])
+    retire(home, journal, "aborting")
+
+
+def _undo_write(home: Home, evidence: Evidence, op: Operation) -> None:
+    token, target = evidence.token(op), evidence.target(op)
+    if op.old is not None:
+        old = evidence.old(op)
+        applied = token is None or (target is not None and same_inode(token, target))
+        if old is not None and applied and (target is None or not same_inode(old, target)):
+            home.fs.rename(home.private_fd, evidence.old_name(op), *home.tree.at(op.path))
+    elif target is not None and token is None:
+        home.fs.rename(*home.tree.at(op.path), home.private_fd, evidence.token_name(op))
+    elif target is not None and token is not None and same_inode(token, target):
+        home.fs.unlink(*home.tree.at(op.path))
+
+
+def _undo_delete(home: Home, evidence: Evidence, op: Operation) -> None:
+    if evidence.is_deleted_file(op, evidence.token(op)) and evidence.target(op) is None:
+        home.fs.rename(home.private_fd, evidence.token_name(op), *home.tree.at(op.path))
+
+
+def _undo_directory(home: Home, op: Operation, target: Stat | None) -> None:
+    if op.kind == "rmdir" and target is None:
+        _make_directory(home, op)
+    elif op.kind == "mkdir" and target is not None:
+        home.tree.forget(op.path)
+        try:
+            home.fs.rmdir(*home.tree.at(op.path))
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise  # what others put there meanwhile stays, and so the directory
+
+
+def _make_directory(home: Home, op: Operation) -> None:
+    at, name = home.tree.at(op.path)
+    home.fs.mkdir(at, name, 0o700)
+    _finish_directory(home, op)
+
+
+def _finish_directory(home: Home, op: Operation) -> None:
+    assert op.meta is not None
+    _metadata.apply(home.fs, home.tree.open_dir(op.path), op.meta)
+
+
+# -- shared ---------------------------------------------------------------------------------------------------------
+
+
+def run_to_end(step: Callable[[], object]) -> None:
+    """Run a step that can be repeated. An interrupt waits until the step is done: half done is for nobody."""
+    interrupt: BaseException | None = None
+    while True:
+        try:
+            step()
+            break
+        except (KeyboardInterrupt, SystemExit) as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+
+
+def taint(home: Home, journal: Journal, state: State) -> None:
+    """Note in the journal that a sync failed in this boot (A4): until a restart its evidence cannot be believed."""
+    with suppress(OSError):  # the error that led here is the one to raise; this note is only for the page cache
+        fd = home.fs.open_append(home.private_fd, _layout.journal(journal.tid, state))
+        try:
+            home.fs.write(fd, _journal.taint(home.fs.boot_id()))
+        finally:
+            home.fs.close(fd)
+
+
+def _foreign(op: Operation) -> ConflictError:
+    shown = _paths.decode(op.path)
+    return ConflictError(f"{shown!r} was changed by somebody else during the commit", path=shown)
+
+
+@contextmanager
 def naming(op: Operation) -> Iterator[None]:
     """Let a system error name the path of the operation, not the names of the private directory."""
     try:

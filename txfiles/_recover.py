@@ -104,11 +104,10 @@ def _recover_one(
     for earlier in pending.also:
         home.remove(_layout.journal(journal.tid, earlier))  # both names of one rename (A1)
     state = pending.state
-    if state == "intent":
-        if not evidence.proves_commit():
-            abandon(home, journal, state)
-            report.rolled_back.append(done)
-            return
+    if state == "intent" and not evidence.proves_commit():
+        abandon(home, journal, state)
+        report.rolled_back.append(done)
+        return
     if state != "aborting":
         skip, force = _decide(home, evidence, on_conflict)
         if not (skip or force) or on_conflict != "roll-back":
@@ -162,9 +161,7 @@ def _require_untainted(home: Home, pending: Pending, journal: Journal) -> None:
         raise RecoveryError(message, path=shown, paths=tuple(journal.paths))
 
 
-def _decide(
-    home: Home, evidence: Evidence, on_conflict: OnConflict
-) -> tuple[frozenset[int], frozenset[int]]:
+def _decide(home: Home, evidence: Evidence, on_conflict: OnConflict) -> tuple[frozenset[int], frozenset[int]]:
     """Which conflicting operations to give up, and which to force. Raises `RecoveryConflictError` when not told."""
     conflicts = evidence.conflicts_forward()
     if conflicts and on_conflict == "raise":
@@ -254,5 +251,3 @@ def _tell(home: Home, report: RecoveryReport) -> None:
                 ", ".join(done.paths),
                 extra={"root": _paths.decode(home.root), "transaction_id": done.transaction_id, "paths": done.paths},
             )
-
-

@@ -108,6 +108,12 @@ class Staging:
         found = self.tree.stat(path) if self._on_disk(path) else None
         return found is not None and stat.S_ISDIR(found.st_mode)
 
+    def parent_is_directory(self, path: bytes) -> bool:
+        """Every directory above is one in this view."""
+        return all(
+            (node := self.look(above)) is not None and node.kind == "dir" for above in _paths.ancestors(path)[1:]
+        )
+
     def require_directory(self, path: bytes) -> None:
         node = Node("dir") if not path else self.look(path)
         if node is None:
@@ -262,7 +268,9 @@ class Staging:
                 comes.append(Operation(-1, "mkdir", path, meta=entry.meta))
         operations = [*deletes, *reversed(goes), *comes, *writes]
         for directory in {_paths.split(op.path)[0] for op in operations}:
-            if isinstance(self.entries.get(directory), (Absent, Directory)) and not self._is_directory_on_disk(directory):
+            if isinstance(self.entries.get(directory), (Absent, Directory)) and not self._is_directory_on_disk(
+                directory
+            ):
                 continue
             self.tree.require_same_mount(directory)
         return operations

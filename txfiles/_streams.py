@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,14 +93,12 @@ class _Text(io.TextIOWrapper):
         self.close()
 
 
-def reader(fs: FileSystem, fd: int, *, text: bool) -> io.BufferedReader | io.TextIOWrapper:
+def reader(fs: FileSystem, fd: int, *, text: bool) -> IO[Any]:
     """A file object that owns `fd`. Text is UTF-8 without newline translation."""
     buffered = io.BufferedReader(_RawReader(fs, fd), _BUFFER)
     return _Text(buffered, "utf-8", newline="") if text else buffered
 
 
-def writer(
-    to: Writer, finish: Callable[[], None], discard: Callable[[], None], *, text: bool
-) -> io.BufferedWriter | io.TextIOWrapper:
+def writer(to: Writer, finish: Callable[[], None], discard: Callable[[], None], *, text: bool) -> IO[Any]:
     buffered = _Buffered(_RawWriter(to, finish, discard))
     return _Text(buffered, "utf-8", newline="") if text else buffered

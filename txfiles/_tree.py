@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles import _paths
+from txfiles._layout import PRIVATE
 from txfiles.errors import InvalidPathError, UnsupportedFilesystemError
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Tree:
     def listdir(self, path: bytes) -> list[bytes]:
         """The names in a directory, private directories left out."""
         names = self.fs.listdir(self.open_dir(path))
-        return [name for name in names if name.lower() != _paths.PRIVATE]
+        return [name for name in names if name.lower() != PRIVATE]
 
     def require_same_mount(self, directory: bytes) -> None:
         """Raise `UnsupportedFilesystemError` if `directory` is in another mount than the root (rename(2): EXDEV)."""

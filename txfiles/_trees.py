@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -32,6 +33,16 @@ def walk(staging: Staging, path: bytes) -> Iterator[tuple[bytes, Node]]:
         yield below, node
         if node.kind == "dir":
             yield from walk(staging, below)
+
+
+def glob(staging: Staging, matcher: re.Pattern[str], start: bytes) -> list[str]:
+    """The files whose path matches, sorted; all of them are `start` or below it."""
+    node = staging.look(start) if start and staging.parent_is_directory(start) else None
+    if start and (node is None or node.kind != "dir"):
+        shown = _paths.decode(start)
+        return [shown] if node is not None and matcher.fullmatch(shown) else []
+    found = (_paths.decode(path) for path, node in walk(staging, start) if node.kind != "dir")
+    return sorted(path for path in found if matcher.fullmatch(path))
 
 
 def _require_movable(staging: Staging, path: bytes) -> list[tuple[bytes, Node]]:
@@ -96,7 +107,7 @@ def _move_file(staging: Staging, source: bytes, target: bytes) -> None:
 
 
 def copy(staging: Staging, source: bytes, target: bytes) -> None:
-    """A file, or a directory with its links as links. Content, mode and extended attributes; the owner as for a write."""
+    """A file, or a directory with its links as links: content, mode and attributes; the owner as for a write."""
     node = staging.look(source) if source else None
     if node is None:
         raise FileNotFoundError(errno.ENOENT, "no such file or directory", _paths.decode(source))

@@ -21,7 +21,7 @@ _DECISIONS = ("raise", "keep-theirs", "roll-forward", "roll-back")
 
 @dataclass(frozen=True, slots=True)
 class PendingTransaction:
-    """A transaction that was not ended: `state` is intent, committed, aborting or prepared; `error` if unreadable."""
+    """A transaction that has not ended; `state` is intent, committed, aborting or prepared, `error` why it is unreadable."""
 
     transaction_id: str
     state: str
@@ -40,8 +40,11 @@ class Head:
 
 @dataclass(slots=True)
 class StoreStatus:
-    """What is in the private directory: transactions that wait for recovery or a decision, names that a recovery would
-    remove (`debris`), names that it would leave alone (`unknown`), and the last settled transaction (`head`)."""
+    """What is in the private directory.
+
+    `pending` are transactions that wait for recovery or a decision, `debris` names that a recovery would remove,
+    `unknown` names that it would leave alone; `head` is the last settled transaction.
+    """
 
     pending: list[PendingTransaction] = field(default_factory=list)
     debris: list[str] = field(default_factory=list)

@@ -46,9 +46,7 @@ class FileStore:
 
     def transaction(self) -> FileTransaction:
         """A new transaction, not begun: use it as a context manager."""
-        return FileTransaction(
-            self._root, durability=self._durability, timeout=self._timeout, create=self._create
-        )
+        return FileTransaction(self._root, durability=self._durability, timeout=self._timeout, create=self._create)
 
     def recover(self, *, on_conflict: OnConflict = "raise") -> RecoveryReport:
         """`txfiles.recover` on this root, with this store's timeout."""

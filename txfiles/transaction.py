@@ -198,7 +198,9 @@ class FileTransaction:
 
     def __del__(self) -> None:
         if self._state == "open" and self._pid == self._fs.pid():
-            warnings.warn(f"{self!r} was dropped while open; it is rolled back", ResourceWarning, source=self)
+            warnings.warn(
+                f"{self!r} was dropped while open; it is rolled back", ResourceWarning, stacklevel=2, source=self
+            )
             self._end(discard=True)
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -242,13 +244,8 @@ class FileTransaction:
         special. Symbolic links to directories are not entered.
         """
         matcher = _paths.compile_glob(pattern)
-        start = _paths.fixed_part(pattern)
         with self._call() as staging:
-            node = staging.look(start) if start else None
-            if start and (node is None or node.kind != "dir"):
-                return [_paths.decode(start)] if node and matcher.fullmatch(start) else []
-            found = [path for path, node in _trees.walk(staging, start) if node.kind != "dir" and matcher.fullmatch(path)]
-            return sorted(_paths.decode(path) for path in found)
+            return _trees.glob(staging, matcher, _paths.fixed_part(pattern))
 
     def version(self, path: AnyPath) -> str | None:
         """The version of a file: an opaque string that changes with every replacement; `None` for a missing file."""
@@ -257,7 +254,7 @@ class FileTransaction:
 
     # -- changing -----------------------------------------------------------------------------------------------
 
-    def write(self, path: AnyPath, data: Data, *, if_version: str | None | _Unset = _UNSET) -> None:
+    def write(self, path: AnyPath, data: Data, *, if_version: str | _Unset | None = _UNSET) -> None:
         """Stage the whole content of a file; missing parents are made.
 
         Args:
@@ -282,7 +279,7 @@ class FileTransaction:
         value: Any,
         *,
         indent: int | None = 2,
-        if_version: str | None | _Unset = _UNSET,
+        if_version: str | _Unset | None = _UNSET,
     ) -> None:
         """Stage a JSON document: UTF-8, indented by 2 (or compact with `indent=None`), with a final newline.
 
@@ -343,7 +340,7 @@ class FileTransaction:
         return _streams.writer(writer, finish, discard, text=text)
 
     def delete(self, path: AnyPath, *, missing_ok: bool = False) -> None:
-        """Stage the removal of a file, or of a symbolic link itself. Raises `FileNotFoundError`, `IsADirectoryError`."""
+        """Stage the removal of a file or of a symbolic link. Raises `FileNotFoundError`, `IsADirectoryError`."""
         with self._call() as staging, staging.step():
             try:
                 resolved = staging.resolve(_paths.normalize(path), follow_last=False)
@@ -491,8 +488,8 @@ def _chunks(data: Data) -> Iterator[bytes | memoryview]:
         return
     if not isinstance(data, Iterable):
         raise TypeError(f"bytes, str, a binary file object or an iterable of bytes expected, not {type(data).__name__}")
-    for chunk in data:
-        yield _binary(chunk)
+    for part in data:
+        yield _binary(part)
 
 
 def _view(data: object) -> memoryview | bytes | None:
@@ -508,5 +505,3 @@ def _binary(chunk: object) -> memoryview | bytes:
     if view is None:
         raise TypeError(f"bytes expected, not {type(chunk).__name__} (open text files in binary mode)")
     return view
-
-
