@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import time
 from collections import Counter
@@ -129,9 +130,13 @@ def _nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _descriptors() -> set[tuple[int, str]]:
     """The open descriptors and what they lead to; nothing where there is no /proc."""
+    tracker = sys.modules.get("multiprocessing.resource_tracker")  # it keeps a pipe for the rest of the run
+    lasting = tracker._resource_tracker._fd if tracker else None
     found = set()
     if os.path.isdir("/proc/self/fd"):
         for name in os.listdir("/proc/self/fd"):
+            if int(name) == lasting:
+                continue
             try:
                 found.add((int(name), os.readlink(f"/proc/self/fd/{name}")))
             except FileNotFoundError:  # the descriptor of the listing itself

@@ -1,0 +1,81 @@
+"""Every name of the private directory is built and parsed in one place, and both agree."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txfiles import _layout
+from txfiles._layout import Name
+
+TID = "0123456789abcdef" * 2
+tids = st.text("0123456789abcdef", min_size=32, max_size=32)
+indices = st.integers(0, _layout.MAX_INDEX)
+
+
+@given(tids, indices)
+def test_tokens_and_old_files_round_trip(tid: str, index: int) -> None:
+    assert _layout.parse(_layout.token(tid, index)) == Name("token", tid, index)
+    assert _layout.parse(_layout.old(tid, index)) == Name("old", tid, index)
+
+
+@pytest.mark.parametrize("state", ["intent", "committed", "aborting", "prepared"])
+def test_journals_round_trip(state: _layout.State) -> None:
+    assert _layout.parse(_layout.journal(TID, state)) == Name(state, TID)
+
+
+@pytest.mark.parametrize("name", sorted(_layout.PERMANENT))
+def test_permanent_names(name: bytes) -> None:
+    assert _layout.parse(name) == Name("permanent")
+
+
+@given(st.binary(max_size=80))
+def test_any_name_is_parsed_and_what_is_known_is_built_so(name: bytes) -> None:
+    parsed = _layout.parse(name)
+    if parsed.kind == "token":
+        assert _layout.token(parsed.tid, parsed.index) == name
+    elif parsed.kind == "old":
+        assert _layout.old(parsed.tid, parsed.index) == name
+    elif parsed.kind not in ("permanent", "unknown"):
+        assert _layout.journal(parsed.tid, parsed.kind) == name
+
+
+T = TID.encode()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            b"",
+            T,
+            T + b".",
+            T + b".01",
+            T + b".-1",
+            T + b".1.old.old",
+            T + b".old",
+            T + b".intent.old",
+            T + b".intent\n",
+        ),
+        *(
+            T[:-1] + b".1",
+            T + b"0.1",
+            T.upper() + b".1",
+            T + b".Intent",
+            b"FORMAT",
+            b"head",
+            b"lock ",
+            b"x" + T + b".1",
+        ),
+        *(T + b".\xd9\xa1", _layout.token(TID, _layout.MAX_INDEX + 1)),
+    ],
+    ids=repr,
+)
+def test_anything_else_is_unknown(name: bytes) -> None:
+    assert _layout.parse(name) == Name("unknown")
+
+
+def test_the_private_directory_and_its_names_are_short_enough() -> None:
+    assert _layout.PRIVATE == b".txfiles"
+    assert len(_layout.old(TID, _layout.MAX_INDEX)) < 100  # eCryptfs allows 143 bytes
