@@ -4,8 +4,8 @@
     <body: one JSON object>
 
 Paths are JSON strings; a byte that is not part of valid UTF-8, and `%`, stand as `%XX`. Whatever follows the body
-is a note of the kernel session that wrote it (see `taint`) and is no part of the journal. The bytes are untrusted:
-every field is checked, and what does not fit is refused.
+are notes of the kernel sessions in which a sync failed (see `taint`); they are no part of the journal, and the last
+whole one counts. The bytes are untrusted: every field is checked, and what does not fit is refused.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from txfiles.errors import JournalCorruptError, JournalVersionError
 
 VERSION = 1
 MAX_SIZE = 1 << 30
+_NO_ID = (1 << 32) - 1  # what chown(2) takes for "leave it as it is"
 
 OpKind = Literal["delete", "rmdir", "mkdir", "write"]
 Durability = Literal["full", "process"]
@@ -140,8 +141,8 @@ def decode(raw: bytes, name: str) -> Journal:
         journal = _decode_body(orjson.loads(body))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise JournalCorruptError(f"the journal {name} is not well formed: {error}", path=name) from error
-    tainted = _TAINT.fullmatch(raw, head.end() + len(body))
-    return replace(journal, tainted_in=tainted[1].decode()) if tainted else journal
+    notes: list[bytes] = _TAINT.findall(raw, head.end() + len(body))
+    return replace(journal, tainted_in=notes[-1].decode()) if notes else journal
 
 
 def _checksum(body: bytes) -> bytes:
@@ -250,7 +251,9 @@ def _decode_meta(raw: Any) -> Meta:
     if not 0 <= _number(mode) <= 0o7777:
         raise ValueError(f"mode {mode} is out of range")
     pairs = tuple((_paths.decode(_unescape(k)), bytes.fromhex(_typed(v, str))) for k, v in _typed(xattrs, list))
-    return Meta(mode, _number(uid), _number(gid), pairs)
+    if _number(uid) >= _NO_ID or _number(gid) >= _NO_ID:
+        raise ValueError(f"owner {uid}:{gid} is out of range")
+    return Meta(mode, uid, gid, pairs)
 
 
 def _directory(raw: Any) -> bytes:

@@ -1,0 +1,302 @@
+"""The journal's bytes: every journal round-trips, and what is not one is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import DEEP
+from tests.unit.test_paths import normal
+from txfiles import _journal, _layout, _paths
+from txfiles._journal import Identity, Journal, Meta, Operation, decode, encode
+from txfiles.errors import JournalCorruptError, JournalVersionError, RecoveryError
+
+numbers = st.integers(0, 2**63 - 1)
+hexes = st.text("0123456789abcdef", min_size=64, max_size=64)
+links = st.none() | st.binary(min_size=1, max_size=12).filter(lambda raw: b"\0" not in raw)
+identities = st.builds(Identity, numbers, numbers, st.integers(-(2**63), 2**63 - 1), links)
+xattr_names = st.binary(min_size=1, max_size=8).filter(lambda raw: b"\0" not in raw).map(_paths.decode)
+xattrs = st.dictionaries(xattr_names, st.binary(max_size=20), max_size=3).map(lambda d: tuple(sorted(d.items())))
+owners = st.integers(0, 2**32 - 2)
+metas = st.builds(Meta, st.integers(0, 0o7777), owners, owners, xattrs)
+
+
+@st.composite
+def operations(draw: st.DrawFn, index: int, path: bytes) -> Operation:
+    kind = draw(st.sampled_from(_journal._KINDS))
+    op = Operation(index, kind, path)  # type: ignore[arg-type]
+    if kind == "write":
+        return replace(op, old=draw(st.none() | identities), new=draw(identities), digest=draw(hexes), meta=draw(metas))
+    return replace(op, old=draw(identities)) if kind == "delete" else replace(op, meta=draw(metas))
+
+
+@st.composite
+def journals(draw: st.DrawFn) -> Journal:
+    paths = draw(st.lists(normal, min_size=1, max_size=5, unique=True))
+    indices = draw(st.lists(st.integers(0, _layout.MAX_INDEX), min_size=5, max_size=5, unique=True))
+    above = sorted({parent for path in paths for parent in _paths.ancestors(path)})
+    return Journal(
+        tid=draw(st.text("0123456789abcdef", min_size=32, max_size=32)),
+        seq=draw(numbers),
+        durability=draw(st.sampled_from(["full", "process"])),  # type: ignore[arg-type]
+        boot=draw(st.sampled_from(["", "c6ecf4a2-5f7a-4d8b-9c1e-0f2a3b4c5d6e"])),
+        ino=draw(numbers),
+        ops=tuple(draw(operations(index, path)) for index, path in zip(indices, paths, strict=False)),
+        dirs=tuple((path, draw(numbers)) for path in above),
+        two_phase=draw(st.booleans()),
+    )
+
+
+@given(journals())
+def test_c08_any_journal_round_trips(journal: Journal) -> None:
+    raw = encode(journal)
+    assert decode(raw, "J") == journal
+    assert encode(decode(raw, "J")) == raw
+    assert journal.paths == sorted(_paths.decode(op.path) for op in journal.ops)
+
+
+SAMPLE = Journal(
+    tid="0123456789abcdef" * 2,
+    seq=7,
+    durability="full",
+    boot="c6ecf4a2-5f7a-4d8b-9c1e-0f2a3b4c5d6e",
+    ino=12,
+    ops=(
+        Operation(
+            index=0,
+            kind="write",
+            path=b"d/caf\xe9 100%",
+            old=Identity(1, 2, -3),
+            new=Identity(4, 5, 6),
+            digest=_journal.digest().hexdigest(),
+            meta=Meta(0o640, 1000, 100, (("user.k", b"\0v"),)),
+        ),
+        Operation(index=1, kind="delete", path=b"gone", old=Identity(7, 8, 9, b"to")),
+        Operation(index=2, kind="mkdir", path=b"new", meta=Meta(0o755, 0, 0)),
+        Operation(index=3, kind="rmdir", path=b"was", meta=Meta(0o2755, 0, 0)),
+    ),
+    dirs=((b"", 2), (b"d", 3)),
+)
+
+
+def test_the_form_on_disk() -> None:
+    head, body = encode(SAMPLE).split(b"\n")
+    assert head == b"txfiles journal 1 %d %s" % (len(body), hashlib.blake2b(body, digest_size=32).hexdigest().encode())
+    assert json.loads(body)["ops"][0]["path"] == "d/caf%E9 100%25"
+    assert json.loads(body)["dirs"] == [["", 2], ["d", 3]]
+
+
+def test_a16_truncated_at_any_offset() -> None:
+    raw = encode(SAMPLE)
+    for length in range(len(raw)):
+        with pytest.raises(JournalCorruptError, match="J") as refused:
+            decode(raw[:length], "J")
+        assert refused.value.path == "J"
+
+
+def test_a21_any_byte_flipped() -> None:
+    raw = encode(SAMPLE)
+    for position in range(len(raw)):
+        for flip in range(1, 256) if DEEP else (1, 2, 4, 8, 16, 32, 64, 128, 255):
+            damaged = bytearray(raw)
+            damaged[position] ^= flip
+            with pytest.raises(RecoveryError):
+                decode(bytes(damaged), "J")
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused(raw: bytes) -> None:
+    with pytest.raises(JournalCorruptError):
+        decode(raw, "J")
+
+
+@pytest.mark.parametrize("version", [2, 10, 999_999_999])
+def test_a_newer_version_is_refused_as_such(version: int) -> None:
+    raw = encode(SAMPLE).replace(b"journal 1 ", b"journal %d " % version)
+    with pytest.raises(JournalVersionError, match=f"format {version}"):
+        decode(raw, "J")
+
+
+def test_version_0_is_no_version() -> None:
+    with pytest.raises(JournalCorruptError):
+        decode(encode(SAMPLE).replace(b"journal 1 ", b"journal 0 "), "J")
+
+
+# A well-formed journal by somebody else: length and checksum are right.
+
+
+def signed(body: bytes) -> bytes:
+    return b"txfiles journal 1 %d %s\n" % (len(body), hashlib.blake2b(body, digest_size=32).hexdigest().encode()) + body
+
+
+def planted(change: Callable[[dict[str, Any]], object]) -> bytes:
+    body = json.loads(encode(SAMPLE).split(b"\n")[1])
+    change(body)
+    return signed(json.dumps(body).encode())
+
+
+def test_a_change_that_is_none_is_accepted() -> None:
+    assert decode(planted(lambda body: None), "J") == SAMPLE
+
+
+HOSTILE_PATHS = [
+    "",
+    "/abs",
+    "../victim",
+    "d/../../victim",
+    "d/..",
+    ".",
+    "./d",
+    "d/",
+    "d//x",
+    ".txfiles/lock",
+    ".TXFILES",
+]
+
+
+@pytest.mark.parametrize(
+    "path", [*HOSTILE_PATHS, "d/.txfiles/x", "a%00b", "%2e%2e/victim", "%2fabs", "%2Etxfiles", 3, None]
+)
+def test_c09_hostile_paths_are_refused(path: object) -> None:
+    for number in range(len(SAMPLE.ops)):
+        with pytest.raises(JournalCorruptError):
+            decode(planted(lambda body, n=number: body["ops"][n].update(path=path)), "J")
+    if path != "":
+        with pytest.raises(JournalCorruptError):
+            decode(planted(lambda body: body["dirs"].append([path, 1])), "J")
+
+
+FIELDS = {
+    "id": ["", "0" * 31, "0" * 33, "G" * 32, "../../../../../../etc/passwd0000", "0" * 31 + "\n", 5, None],
+    "seq": [-1, 1.5, "1", True, None, 2**64, 10**400, [], {}],
+    "durability": ["", "none", "FULL", 1, None, ["full"]],
+    "boot": ["x" * 65, "../", "G", None, 3],
+    "ino": [-1, 2**64, "2", False],
+    "two_phase": [0, 1, "yes", None],
+    "ops": [[], {}, None, "ops", [None], [[]], ["x"], [{}], 3],
+    "dirs": [[], {}, None, "ab", [None], ["ab"], [["", 1, 2]], [["", -1]], [["", 2], ["d", 3], ["d", 4]], [["d", 3]]],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in FIELDS.items() for v in values], ids=repr)
+def test_a_field_of_another_form_is_refused(name: str, value: object) -> None:
+    with pytest.raises(JournalCorruptError, match="not well formed"):
+        decode(planted(lambda body: body.update({name: value})), "J")
+
+
+@pytest.mark.parametrize("name", list(FIELDS))
+def test_a_missing_field_is_refused(name: str) -> None:
+    with pytest.raises(JournalCorruptError, match=name):
+        decode(planted(lambda body: body.pop(name)), "J")
+
+
+OPERATION_FIELDS = {
+    "k": [-1, 1, 1.0, "0", True, None, 10**10, 2**64],
+    "kind": ["", "truncate", "Write", None, 3, ["write"], {"write": 1}],
+    "old": [
+        None,
+        [],
+        [1, 2],
+        [1, 2, 3, 4],
+        [1, 2, 3, "a", "b"],
+        [-1, 2, 3],
+        [1, -2, 3],
+        ["1", 2, 3],
+        {},
+        "abc",
+        [1, 2, 2**64],
+    ],
+    "new": [None, [1, 2, 3, None], [1, 2, "3"], [1, 2, 3, "a%00"], 3],
+    "digest": ["", "0" * 63, "0" * 65, "A" * 64, None, 3],
+    "meta": [
+        None,
+        [],
+        [1, 2, 3],
+        [-1, 0, 0, []],
+        [0o10000, 0, 0, []],
+        [0, -1, 0, []],
+        [0, 0, 2**32 - 1, []],
+        [0, 2**40, 0, []],
+        [0, 0, 0, {}],
+        [0, 0, 0, [["user.k", "zz"]]],
+        [0, 0, 0, [["user.k"]]],
+        [0, 0, 0, [["a%00", ""]]],
+        [0, 0, 0, [[1, ""]]],
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(n, v) for n, values in OPERATION_FIELDS.items() for v in values], ids=repr
+)
+def test_a_field_of_an_operation_of_another_form_is_refused(name: str, value: object) -> None:
+    with pytest.raises(JournalCorruptError, match="not well formed"):
+        decode(planted(lambda body: body["ops"][0].update({name: value})), "J")
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(0, "k"), (0, "kind"), (0, "path"), (0, "new"), (0, "digest"), (0, "meta"), (1, "old"), (2, "meta"), (3, "meta")],
+)
+def test_an_operation_without_what_it_needs_is_refused(number: int, name: str) -> None:
+    with pytest.raises(JournalCorruptError):
+        decode(planted(lambda body: body["ops"][number].pop(name)), "J")
+
+
+def test_one_path_made_twice_is_refused_and_replaced_in_kind_is_not() -> None:
+    def twice(body: dict[str, Any]) -> None:
+        body["ops"].append(body["ops"][0] | {"k": 9})
+
+    def file_becomes_directory(body: dict[str, Any]) -> None:
+        body["ops"].append(body["ops"][2] | {"k": 9, "path": body["ops"][1]["path"]})
+
+    with pytest.raises(JournalCorruptError, match="twice"):
+        decode(planted(twice), "J")
+    assert decode(planted(file_becomes_directory), "J").ops[-1].path == SAMPLE.ops[1].path
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"null", b"[]", b"1", b'"x"', b"{}", b"{", b"\xff", b'{"id": "\\ud800"}', b"NaN"]
+)
+def test_a_body_that_is_something_else_is_refused(body: bytes) -> None:
+    with pytest.raises(JournalCorruptError, match="not well formed"):
+        decode(signed(body), "J")
+
+
+@pytest.mark.parametrize("bomb", [b"[" * 1_000_000, b'{"a":' * 1_000_000, b"[" * 1_000_000 + b"]" * 1_000_000])
+def test_g07_deep_nesting_is_refused(bomb: bytes) -> None:
+    with pytest.raises(JournalCorruptError, match="not well formed"):
+        decode(signed(bomb), "J")
+    nested = encode(SAMPLE).split(b"\n")[1].replace(b'"seq":7', b'"seq":' + bomb)
+    with pytest.raises(JournalCorruptError, match="not well formed"):
+        decode(signed(nested), "J")
+
+
+# Notes after the journal.
+
+
+def test_the_last_whole_note_counts() -> None:
+    raw = encode(SAMPLE)
+    once = raw + _journal.taint("aaaa-1")
+    assert decode(once, "J") == replace(SAMPLE, tainted_in="aaaa-1")
+    assert decode(once + _journal.taint("bbbb-2"), "J").tainted_in == "bbbb-2"
+    assert decode(raw + b"sync fa" + _journal.taint("bbbb-2"), "J").tainted_in == "bbbb-2"
+    assert decode(once + _journal.taint("bbbb-2")[:-1], "J").tainted_in == "aaaa-1"
+
+
+@given(st.binary(max_size=40))
+def test_what_follows_the_journal_does_not_change_it(garbage: bytes) -> None:
+    assert replace(decode(encode(SAMPLE) + garbage, "J"), tainted_in=None) == SAMPLE
+
+
+def test_digest_is_blake2b_256() -> None:
+    digest = _journal.digest()
+    digest.update(b"abc")
+    assert digest.hexdigest() == hashlib.blake2b(b"abc", digest_size=32).hexdigest()
