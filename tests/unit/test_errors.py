@@ -22,7 +22,7 @@ OUTCOMES = {
     "JournalVersionError": "unknown",
     "RecoveryConflictError": "unknown",
 }
-PARENTS = {
+PARENTS: dict[str, list[type[Exception]]] = {
     "TxFilesError": [Exception],
     "InvalidPathError": [ValueError],
     "LockTimeoutError": [TimeoutError, OSError],

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def journals(draw: st.DrawFn) -> Journal:
     return Journal(
         tid=draw(st.text("0123456789abcdef", min_size=32, max_size=32)),
         seq=draw(numbers),
-        durability=draw(st.sampled_from(["full", "process"])),  # type: ignore[arg-type]
+        durability=draw(st.sampled_from(["full", "process"])),
         boot=draw(st.sampled_from(["", "c6ecf4a2-5f7a-4d8b-9c1e-0f2a3b4c5d6e"])),
         ino=draw(numbers),
         ops=tuple(draw(operations(index, path)) for index, path in zip(indices, paths, strict=False)),
@@ -167,13 +168,17 @@ HOSTILE_PATHS = [
 def test_c09_hostile_paths_are_refused(path: object) -> None:
     for number in range(len(SAMPLE.ops)):
         with pytest.raises(JournalCorruptError):
-            decode(planted(lambda body, n=number: body["ops"][n].update(path=path)), "J")
+            decode(planted(partial(_set_path, number, path)), "J")
     if path != "":
         with pytest.raises(JournalCorruptError):
             decode(planted(lambda body: body["dirs"].append([path, 1])), "J")
 
 
-FIELDS = {
+def _set_path(number: int, path: object, body: dict[str, Any]) -> None:
+    body["ops"][number]["path"] = path
+
+
+FIELDS: dict[str, list[object]] = {
     "id": ["", "0" * 31, "0" * 33, "G" * 32, "../../../../../../etc/passwd0000", "0" * 31 + "\n", 5, None],
     "seq": [-1, 1.5, "1", True, None, 2**64, 10**400, [], {}],
     "durability": ["", "none", "FULL", 1, None, ["full"]],
@@ -197,7 +202,7 @@ def test_a_missing_field_is_refused(name: str) -> None:
         decode(planted(lambda body: body.pop(name)), "J")
 
 
-OPERATION_FIELDS = {
+OPERATION_FIELDS: dict[str, list[object]] = {
     "k": [-1, 1, 1.0, "0", True, None, 10**10, 2**64],
     "kind": ["", "truncate", "Write", None, 3, ["write"], {"write": 1}],
     "old": [

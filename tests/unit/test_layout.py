@@ -34,10 +34,12 @@ def test_permanent_names(name: bytes) -> None:
 def test_any_name_is_parsed_and_what_is_known_is_built_so(name: bytes) -> None:
     parsed = _layout.parse(name)
     if parsed.kind == "token":
-        assert _layout.token(parsed.tid, parsed.index) == name
+        assert _layout.token(parsed.tid, parsed.number) == name
     elif parsed.kind == "old":
-        assert _layout.old(parsed.tid, parsed.index) == name
-    elif parsed.kind not in ("permanent", "unknown"):
+        assert _layout.old(parsed.tid, parsed.number) == name
+    elif parsed.kind == "permanent":
+        assert name in _layout.PERMANENT
+    elif parsed.kind != "unknown":
         assert _layout.journal(parsed.tid, parsed.kind) == name
 
 
