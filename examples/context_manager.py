@@ -1,0 +1,145 @@
+"""An agent's context in four JSON files, saved all at once or not at all.
+
+Run as a program, it saves a conversation of some hundred messages again and again while children that do the saving
+are killed at random moments, recovers after each kill, and checks that the four files agree:
+
+    python examples/context_manager.py [directory] [--kills 40] [--naive]
+
+With `--naive` the four files are written one after another, each with a careful temp-and-rename, to show what then
+goes wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from txfiles import FileTransaction, recover
+
+FILES = ("messages", "metadata", "state", "global_context")
+
+
+class ContextManager:
+    """The messages and the state of one conversation, kept in `directory`."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self.messages: list[dict[str, Any]] = []
+        self.metadata: dict[str, Any] = {"last_updated": None, "message_count": 0}
+        self.state: dict[str, Any] = {}
+        self.global_context: dict[str, Any] = {}
+
+    def add(self, role: str, text: str) -> None:
+        self.messages.append({"role": role, "text": text})
+        self.state["last_role"] = role
+        self.global_context["turns"] = len(self.messages)
+
+    def save(self) -> None:
+        """Replace the four files together."""
+        self.metadata = {"last_updated": datetime.now(UTC).isoformat(), "message_count": len(self.messages)}
+        with FileTransaction(self.directory, create=True) as tx:
+            for name in FILES:
+                tx.write_json(f"{name}.json", getattr(self, name))
+
+    def load(self) -> None:
+        """Finish or undo what a crash left, then read the four files in one state."""
+        with FileTransaction(self.directory, create=True) as tx:  # recovers as it begins
+            for name in FILES:
+                if tx.exists(f"{name}.json"):
+                    setattr(self, name, tx.read_json(f"{name}.json"))
+
+
+class NaiveContextManager(ContextManager):
+    """The usual cure: each file is whole, the set is not."""
+
+    def save(self) -> None:
+        self.metadata = {"last_updated": datetime.now(UTC).isoformat(), "message_count": len(self.messages)}
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            temp = self.directory / f"{name}.tmp"
+            with temp.open("w") as file:
+                json.dump(getattr(self, name), file, indent=2)
+                file.flush()
+                os.fsync(file.fileno())
+            temp.replace(self.directory / f"{name}.json")
+
+
+def disagreement(directory: Path) -> str | None:
+    """What is wrong between the four files, read as any program would; `None` if they agree."""
+    try:
+        messages, metadata, state, context = (json.loads((directory / f"{n}.json").read_text()) for n in FILES)
+    except (OSError, ValueError) as error:
+        return f"a file cannot be read: {error}"
+    counts = {len(messages), metadata["message_count"], context["turns"]}
+    if len(counts) > 1:
+        return f"{len(messages)} messages, but {metadata['message_count']} counted and {context['turns']} turns"
+    if messages[-1]["role"] != state["last_role"]:
+        return f"the last message is by {messages[-1]['role']}, the state says {state['last_role']}"
+    return None
+
+
+def converse(manager: ContextManager, turns: int) -> None:
+    """Add a question and an answer and save, `turns` times."""
+    for _ in range(turns):
+        number = len(manager.messages)
+        manager.add("user" if number % 2 == 0 else "assistant", f"message {number}: " + "so it goes. " * 8)
+        manager.save()
+
+
+def kill_in_the_middle(manager: ContextManager, after: float) -> bool:
+    """Let a child go on with the conversation and kill it after some seconds; whether it was still at it."""
+    child = os.fork()
+    if child == 0:
+        converse(manager, 10_000)
+        os._exit(0)
+    time.sleep(after)
+    os.kill(child, signal.SIGKILL)
+    _, how = os.waitpid(child, 0)
+    return os.WIFSIGNALED(how)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("directory", nargs="?", help="where to work (default: a new temporary directory)")
+    parser.add_argument("--kills", type=int, default=40, help="how many children to kill (default: 40)")
+    parser.add_argument("--naive", action="store_true", help="write the four files one after another")
+    options = parser.parse_args()
+    directory = Path(options.directory or tempfile.mkdtemp(prefix="context-")) / "context"
+    make = NaiveContextManager if options.naive else ContextManager
+
+    manager = make(directory)
+    started = time.perf_counter()
+    converse(manager, 200)
+    each = (time.perf_counter() - started) / 200
+    print(f"saved 200 messages in {directory}, {each * 1000:.1f} ms a save")
+
+    torn = forward = back = 0
+    for number in range(1, options.kills + 1):
+        killed = kill_in_the_middle(manager, 0.02 + random.uniform(0, 4 * each))
+        report = recover(directory)
+        forward += len(report.rolled_forward)
+        back += len(report.rolled_back) + (not report.clean and not report.rolled_back and not report.rolled_forward)
+        wrong = disagreement(directory)
+        torn += wrong is not None
+        manager = make(directory)
+        manager.load()
+        done = "rolled forward" if report.rolled_forward else "undone" if not report.clean else "nothing to recover"
+        print(
+            f"kill {number:3}: {'killed while saving' if killed else 'ended'}, {done},"
+            f" {len(manager.messages)} messages: {'the four files agree' if wrong is None else 'TORN: ' + wrong}"
+        )
+    print(f"{options.kills} kills: {forward} saves rolled forward, {back} undone, {torn} torn")
+    return 1 if torn else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
