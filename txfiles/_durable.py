@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from txfiles._home import Home
-    from txfiles._journal import Journal, Operation
+    from txfiles._journal import Head, Journal, Operation
     from txfiles._tokens import Tokens
 
 _NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _told: set[bytes] = set()
 
 
-def first_round(home: Home, tokens: Tokens, journal: Journal, head: Journal | None) -> None:
+def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None) -> None:
     """Before the commit point: every token, the journal, the private directory, and what they stand on (I1).
 
     What HEAD vouches for, a durable transaction that has put this file or directory there, is durable already.
@@ -28,11 +28,8 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Journal | No
     """
     if journal.durability == "process":
         return
-    trusted = head if head is not None and head.durability == "full" else None
-    if trusted is None:
+    if head is None or not head.durable:
         _home_round(home)
-    files = {op.path: op.new for op in trusted.ops} if trusted else {}
-    directories = dict(trusted.dirs) if trusted else {}
     jobs: list[Callable[[], None]] = [
         partial(tokens.sync, op.index) for op in journal.ops if op.new is not None and op.new.link is None
     ]
@@ -41,9 +38,15 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Journal | No
     jobs += [
         partial(_sync_old, home, journal, op)
         for op in journal.ops
-        if op.old is not None and op.old.link is None and files.get(op.path) != op.old
+        if op.old is not None
+        and op.old.link is None
+        and (head is None or not head.vouches_for_file(op.path, op.old))
     ]
-    unproven = {_paths.split(path)[0] for path, ino in journal.dirs if path and ino and directories.get(path) != ino}
+    unproven = {
+        _paths.split(path)[0]
+        for path, ino in journal.dirs
+        if path and ino and (head is None or not head.vouches_for_dir(path, ino))
+    }
     jobs += [partial(_sync_directory, home, path) for path in sorted(unproven)]
     home.fs.run_all(jobs)
 

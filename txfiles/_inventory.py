@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from txfiles import _journal, _layout, _paths
-from txfiles._journal import Journal
+from txfiles._journal import Head, Journal
 from txfiles.errors import JournalCorruptError, JournalVersionError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Inventory:
     """`pending` is in the order of sequence numbers; `loose` are tokens and old files by transaction."""
 
     names: list[bytes]
-    head: Journal | None
+    head: Head | None
     pending: list[Pending]
     loose: dict[str, list[bytes]]
     unknown: list[bytes]
@@ -49,15 +49,10 @@ class Inventory:
         return not self.pending and not self.loose and not self.unknown
 
 
-def read_head(home: Home) -> Journal | None:
+def read_head(home: Home) -> Head | None:
     """The last settled transaction; `None` too where a power loss left that of a process transaction unreadable."""
     raw = home.read(_layout.HEAD)
-    if raw is None:
-        return None
-    try:
-        return _journal.decode(raw, "HEAD")
-    except JournalCorruptError:
-        return None
+    return None if raw is None else _journal.decode_head(raw)
 
 
 def take(home: Home) -> Inventory:
@@ -106,7 +101,7 @@ def _is_process(found: Stat) -> bool:
     return not found.st_mode & 0o200
 
 
-def keeps_old(home: Home, name: bytes, head: Journal | None) -> bool:
+def keeps_old(home: Home, name: bytes, head: Head | None) -> bool:
     """Whether a loose `.old` is the only link to its file, and not of the settled transaction: nobody's to remove."""
     parsed = _layout.parse(name)
     if parsed.kind != "old" or (head is not None and head.tid == parsed.tid):

@@ -98,6 +98,44 @@ def digest() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=32)
 
 
+class Head:
+    """The last settled transaction, as far as the next one needs it: its number, and what it vouches for.
+
+    Only looked up, never followed; so it is read without the checks of a journal that is to be replayed.
+    """
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        self.tid: str = _typed(body["id"], str)
+        self.seq: int = _number(body["seq"])
+        self.durable: bool = body["durability"] == "full"
+        self._ops: dict[str, dict[str, Any]] = {_typed(op["path"], str): op for op in _typed(body["ops"], list)}
+        self._dirs: dict[str, int] = {path: ino for path, ino in _typed(body["dirs"], list)}
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths that it changed, sorted."""
+        return sorted(_paths.decode(_unescape(path)) for path in self._ops)
+
+    def vouches_for_file(self, path: bytes, identity: Identity) -> bool:
+        """It put this very file there, durably."""
+        op = self._ops.get(_escape(path))
+        return self.durable and op is not None and op.get("new") == _encode_identity(identity)
+
+    def vouches_for_dir(self, path: bytes, ino: int) -> bool:
+        """It used this very directory, whose entry it made durable."""
+        return self.durable and self._dirs.get(_escape(path)) == ino
+
+
+def decode_head(raw: bytes) -> Head | None:
+    """The HEAD of a root; `None` where a power loss left that of a process transaction unreadable."""
+    import orjson
+
+    try:
+        return Head(orjson.loads(_body(raw, "HEAD")[1]))
+    except (JournalCorruptError, ValueError, KeyError, TypeError):
+        return None
+
+
 def taint(boot: str) -> bytes:
     """What is appended to a journal after a sync failed: the page cache of this boot may show what the disk lacks."""
     return b"sync failed %s\n" % boot.encode()
@@ -125,6 +163,17 @@ def decode(raw: bytes, name: str) -> Journal:
     """Parse and validate. Raises `JournalVersionError` and `JournalCorruptError`, both naming `name`."""
     import orjson
 
+    start, body = _body(raw, name)
+    try:
+        journal = _decode_body(orjson.loads(body))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise JournalCorruptError(f"the journal {name} is not well formed: {error}", path=name) from error
+    notes: list[bytes] = _TAINT.findall(raw, start + len(body))
+    return replace(journal, tainted_in=notes[-1].decode()) if notes else journal
+
+
+def _body(raw: bytes, name: str) -> tuple[int, bytes]:
+    """Where the body begins, and the body, as the first line promises it."""
     head = _HEAD.match(raw)
     if head is None:
         raise JournalCorruptError(f"the journal {name} has no valid first line", path=name)
@@ -137,12 +186,7 @@ def decode(raw: bytes, name: str) -> Journal:
         raise JournalCorruptError(f"the journal {name} is cut short", path=name)
     if _checksum(body) != head[3]:
         raise JournalCorruptError(f"the journal {name} does not match its checksum", path=name)
-    try:
-        journal = _decode_body(orjson.loads(body))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise JournalCorruptError(f"the journal {name} is not well formed: {error}", path=name) from error
-    notes: list[bytes] = _TAINT.findall(raw, head.end() + len(body))
-    return replace(journal, tainted_in=notes[-1].decode()) if notes else journal
+    return head.end(), body
 
 
 def _checksum(body: bytes) -> bytes:

@@ -60,7 +60,7 @@ from txfiles import _journal, _layout, _metadata, _paths
 from txfiles._durable import first_round, second_round, sync_directories, sync_private
 from txfiles._evidence import Evidence, same_inode
 from txfiles._inventory import read_head
-from txfiles._journal import Journal, Operation
+from txfiles._journal import Head, Journal, Operation
 from txfiles.errors import (
     CommitError,
     CommitOutcomeUnknownError,
@@ -112,7 +112,7 @@ def _write_intent(
     staging: Staging,
     operations: list[Operation],
     durability: _journal.Durability,
-    head: Journal | None,
+    head: Head | None,
     two_phase: bool,
     made: list[Journal],
 ) -> Journal:

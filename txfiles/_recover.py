@@ -54,6 +54,11 @@ class RecoveryReport:
         return not (self.rolled_forward or self.rolled_back or self.waiting or self.removed or self.unknown)
 
 
+def rests(home: Home) -> bool:
+    """Nothing to recover and nothing to write: the permanent files, and a format that is ours. The usual case."""
+    return _layout.PERMANENT == set(home.names()) and home.format_is_ours()
+
+
 def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bool = True) -> RecoveryReport:
     """Bring the root to rest. Raises `RecoveryError` and its kinds; `OSError` where the disk does not answer."""
     report = RecoveryReport()
@@ -77,14 +82,14 @@ def ensure_format(home: Home) -> None:
     if home.format_is_ours():
         return
     head = _inventory.read_head(home)
-    if head is not None and head.durability == "full":
+    if head is not None and head.durable:
         raise home.refuse_without_format()
     home.write_format()
 
 
 def _check_format(home: Home, found: Inventory) -> None:
-    needed = [p.journal for p in found.pending] + [found.head]
-    if not home.format_is_ours() and any(j is not None and j.durability == "full" for j in needed):
+    needed = any(p.journal is not None and p.journal.durability == "full" for p in found.pending)
+    if not home.format_is_ours() and (needed or (found.head is not None and found.head.durable)):
         raise home.refuse_without_format()
 
 

@@ -21,7 +21,7 @@ _DECISIONS = ("raise", "keep-theirs", "roll-forward", "roll-back")
 
 @dataclass(frozen=True, slots=True)
 class PendingTransaction:
-    """A transaction that has not ended; `state` is intent, committed, aborting or prepared, `error` why it is unreadable."""
+    """A transaction without an end. `state` is intent, committed, aborting or prepared; `error` says what is damaged."""
 
     transaction_id: str
     state: str

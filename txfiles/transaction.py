@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self
 from txfiles import _fs, _json, _paths, _streams, _trees
 from txfiles._home import Home, locate
 from txfiles._protocol import Commit, prepare, run_to_end
-from txfiles._recover import ensure_format, recover_locked
+from txfiles._recover import ensure_format, recover_locked, rests
 from txfiles._staging import ABSENT, Staging, refuse_special, require_version
 from txfiles._tokens import Tokens
 from txfiles.errors import (
@@ -127,11 +127,12 @@ class FileTransaction:
         home.lock.acquire(left, threading.get_ident() if self._owner is None else self._owner)
         if not home.is_in_place():
             return f"the private directory of {_paths.decode(self._root)!r} keeps being replaced"
-        report = recover_locked(home, durable=self._durability == "full")
-        if report.waiting:
-            prepared = report.waiting[0].transaction_id
-            return f"transaction {prepared} of {_paths.decode(self._root)!r} is prepared and waits for a decision"
-        ensure_format(home)
+        if not rests(home):
+            report = recover_locked(home, durable=self._durability == "full")
+            if report.waiting:
+                prepared = report.waiting[0].transaction_id
+                return f"transaction {prepared} of {_paths.decode(self._root)!r} is prepared and waits for a decision"
+            ensure_format(home)
         self._tokens = Tokens(self._fs, home.private_fd, self._fs.random_id(), durable=self._durability == "full")
         self._staging = Staging(self._fs, home.tree, self._tokens)
         self._home = home
