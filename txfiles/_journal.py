@@ -109,7 +109,7 @@ class Head:
         self.seq: int = _number(body["seq"])
         self.durable: bool = body["durability"] == "full"
         self._ops: dict[str, dict[str, Any]] = {_typed(op["path"], str): op for op in _typed(body["ops"], list)}
-        self._dirs: dict[str, int] = {path: ino for path, ino in _typed(body["dirs"], list)}
+        self._dirs: dict[str, int] = dict(_typed(body["dirs"], list))
 
     @property
     def paths(self) -> list[str]:

@@ -56,7 +56,7 @@ class RecoveryReport:
 
 def rests(home: Home) -> bool:
     """Nothing to recover and nothing to write: the permanent files, and a format that is ours. The usual case."""
-    return _layout.PERMANENT == set(home.names()) and home.format_is_ours()
+    return set(home.names()) == _layout.PERMANENT and home.format_is_ours()
 
 
 def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bool = True) -> RecoveryReport:

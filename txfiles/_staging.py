@@ -9,7 +9,7 @@ import errno
 import stat
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles import _metadata, _paths
 from txfiles._journal import Identity, Meta, Operation
@@ -34,6 +34,14 @@ class Directory:
     meta: Meta
 
 
+class Place(NamedTuple):
+    """Where a write goes. `identity` and `meta` are those of the file there, `None` when there is none."""
+
+    path: bytes
+    identity: Identity | None
+    meta: Meta | None
+
+
 Entry = Token | Directory | Absent
 ABSENT = Absent()
 
@@ -54,7 +62,11 @@ class Staging:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def resolve(self, path: bytes, *, follow_last: bool = True) -> bytes:
-        return resolve(path, self.look, self.tree.root, follow_last=follow_last) if path else path
+        return self.find(path, follow_last=follow_last)[0]
+
+    def find(self, path: bytes, *, follow_last: bool = True) -> tuple[bytes, Node | None]:
+        """The resolved path, and what is there in this view."""
+        return resolve(path, self.look, self.tree.root, follow_last=follow_last) if path else (path, Node("dir"))
 
     def look(self, path: bytes) -> Node | None:
         """What a path is in this view. REQUIRES: its parent is a directory of this view, or absent."""
@@ -123,15 +135,7 @@ class Staging:
 
     def require_file(self, path: bytes, *, links: bool = False) -> Node:
         """The path is a file (or, with `links`, a symbolic link) of this view."""
-        shown = _paths.decode(path)
-        node = self.look(path) if path else Node("dir")
-        if node is None:
-            raise FileNotFoundError(errno.ENOENT, "no such file", shown)
-        if node.kind == "dir":
-            raise IsADirectoryError(errno.EISDIR, "is a directory", shown)
-        if node.kind == "special" or (node.kind == "link" and not links):
-            raise refuse_special(path)
-        return node
+        return _must_be_file(path, self.look(path) if path else Node("dir"), links=links)
 
     def version(self, path: bytes) -> str | None:
         found = self.stat(path)
@@ -223,10 +227,18 @@ class Staging:
         assert found is not None
         return _metadata.read(self.fs, *self.tree.at(path), found)
 
-    def replaces(self, path: bytes) -> Identity | None:
-        """What a write to `path` takes the place of: staged content, or what is on disk."""
-        found = self.stat(path)
-        return None if found is None else identity_of(found)
+    def place(self, path: bytes) -> Place:
+        """Where a write to `path` goes, and what it takes the place of: absent, or a regular file."""
+        resolved, node = self.find(path)
+        if node is None:
+            return Place(resolved, None, None)
+        _must_be_file(resolved, node)
+        entry = self.entries.get(resolved)
+        if isinstance(entry, Token):
+            return Place(resolved, entry.identity, entry.meta)
+        assert node.stat is not None
+        meta = _metadata.read(self.fs, *self.tree.at(resolved), node.stat)
+        return Place(resolved, identity_of(node.stat), meta)
 
     def expect(self, path: bytes, version: str | None) -> None:
         """The commit is to find this version on disk."""
@@ -282,6 +294,17 @@ class Staging:
     def _identity(self, path: bytes, found: Stat) -> Identity:
         link = self.fs.readlink(*self.tree.at(path)) if stat.S_ISLNK(found.st_mode) else None
         return identity_of(found, link)
+
+
+def _must_be_file(path: bytes, node: Node | None, *, links: bool = False) -> Node:
+    shown = _paths.decode(path)
+    if node is None:
+        raise FileNotFoundError(errno.ENOENT, "no such file", shown)
+    if node.kind == "dir":
+        raise IsADirectoryError(errno.EISDIR, "is a directory", shown)
+    if node.kind == "special" or (node.kind == "link" and not links):
+        raise refuse_special(path)
+    return node
 
 
 def refuse_special(path: bytes) -> InvalidPathError:

@@ -24,10 +24,11 @@ _LINKS_AT_MOST = 40  # as in path_resolution(7)
 
 
 class Node(NamedTuple):
-    """What a name leads to: `kind` is dir, file, link or special; `link` the text of a link."""
+    """What a name leads to: `kind` is dir, file, link or special; `link` the text of a link; `stat` if on disk."""
 
     kind: str
     link: bytes = b""
+    stat: Stat | None = None
 
 
 class Tree:
@@ -101,7 +102,7 @@ class Tree:
         if found is None:
             return None
         kind = kind_of(found)
-        return Node(kind, self.fs.readlink(*self.at(path))) if kind == "link" else Node(kind)
+        return Node(kind, self.fs.readlink(*self.at(path)) if kind == "link" else b"", found)
 
     def listdir(self, path: bytes) -> list[bytes]:
         """The names in a directory, private directories left out."""
@@ -143,8 +144,10 @@ def kind_of(found: Stat) -> str:
     return "link" if stat.S_ISLNK(mode) else "special"
 
 
-def resolve(path: bytes, look: Callable[[bytes], Node | None], root: bytes, *, follow_last: bool) -> bytes:
-    """The path without symbolic links that `path` leads to, itself below the root.
+def resolve(
+    path: bytes, look: Callable[[bytes], Node | None], root: bytes, *, follow_last: bool
+) -> tuple[bytes, Node | None]:
+    """The path without symbolic links that `path` leads to, itself below the root, and what is there.
 
     Raises `InvalidPathError` when a link leaves the root, `NotADirectoryError`, and `OSError` (ELOOP).
     """
@@ -152,6 +155,7 @@ def resolve(path: bytes, look: Callable[[bytes], Node | None], root: bytes, *, f
     todo = deque(path.split(b"/"))
     done: list[bytes] = []
     links = 0
+    node: Node | None = Node("dir")
     while todo:
         part = todo.popleft()
         if part in (b"", b"."):
@@ -160,6 +164,7 @@ def resolve(path: bytes, look: Callable[[bytes], Node | None], root: bytes, *, f
             if not done:
                 raise InvalidPathError(f"{shown!r} leaves the root through a symbolic link", path=shown)
             done.pop()
+            node = Node("dir")
             continue
         _paths.check_component(part, shown)
         here = b"/".join([*done, part])
@@ -173,9 +178,10 @@ def resolve(path: bytes, look: Callable[[bytes], Node | None], root: bytes, *, f
                 if text != root and not text.startswith(root.rstrip(b"/") + b"/"):
                     raise InvalidPathError(f"{shown!r} leaves the root through a symbolic link", path=shown)
                 done, text = [], text[len(root) :]
+            node = Node("dir")
             todo.extendleft(reversed(text.split(b"/")))
             continue
         if todo and node is not None and node.kind != "dir":
             raise NotADirectoryError(errno.ENOTDIR, "a parent is not a directory", shown)
         done.append(part)
-    return b"/".join(done)
+    return b"/".join(done), node

@@ -164,7 +164,7 @@ def copy_content(staging: Staging, source: bytes, target: bytes, meta: Meta) -> 
         try:
             while chunk := staging.fs.read(fd, _CHUNK):
                 writer.write(chunk)
-            return writer.finish(meta, staging.replaces(target))
+            return writer.finish(meta, staging.place(target).identity)
         finally:
             writer.discard()
     finally:

@@ -21,7 +21,7 @@ _DECISIONS = ("raise", "keep-theirs", "roll-forward", "roll-back")
 
 @dataclass(frozen=True, slots=True)
 class PendingTransaction:
-    """A transaction without an end. `state` is intent, committed, aborting or prepared; `error` says what is damaged."""
+    """A transaction without an end; `state` is intent, committed, aborting or prepared, `error` what is damaged."""
 
     transaction_id: str
     state: str
@@ -67,8 +67,8 @@ def recover(root: AnyPath, *, timeout: float | None = 10.0, on_conflict: OnConfl
         on_conflict: what to do about files that somebody else changed since the crash: `"raise"`, `"keep-theirs"`
             (finish the rest), `"roll-forward"` (overwrite theirs), `"roll-back"` (undo the rest, keep theirs).
 
-    Raises `RecoveryConflictError`, `JournalCorruptError` and `JournalVersionError` with nothing changed, `RecoveryError`
-    when something that is needed is missing, `LockTimeoutError`, and `OSError` where the disk does not answer.
+    Raises `RecoveryConflictError`, `JournalCorruptError` and `JournalVersionError` with nothing changed,
+    `RecoveryError` when something needed is missing, `LockTimeoutError`, and `OSError` where the disk does not answer.
     """
     check_settings("full", timeout)
     if on_conflict not in _DECISIONS:

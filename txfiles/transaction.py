@@ -16,8 +16,8 @@ from txfiles import _fs, _json, _paths, _streams, _trees
 from txfiles._home import Home, locate
 from txfiles._protocol import Commit, prepare, run_to_end
 from txfiles._recover import ensure_format, recover_locked, rests
-from txfiles._staging import ABSENT, Staging, refuse_special, require_version
-from txfiles._tokens import Tokens
+from txfiles._staging import ABSENT, Place, Staging, refuse_special, require_version
+from txfiles._tokens import Tokens, Writer
 from txfiles.errors import (
     CommitError,
     LockTimeoutError,
@@ -267,12 +267,12 @@ class FileTransaction:
         staged then, and the transaction can go on.
         """
         with self._call() as staging, staging.step():
-            resolved = self._target(staging, path)
+            place = self._target(staging, path)
             if not isinstance(if_version, _Unset):
-                require_version(resolved, staging.version(resolved), if_version)
-                if resolved not in staging.entries:
-                    staging.expect(resolved, if_version)
-            self._stage(staging, resolved, _chunks(data))
+                require_version(place.path, staging.version(place.path), if_version)
+                if place.path not in staging.entries:
+                    staging.expect(place.path, if_version)
+            self._stage(staging, place, _chunks(data))
 
     def write_json(
         self,
@@ -304,9 +304,9 @@ class FileTransaction:
             return self._open_to_write(staging, path, mode[0], text=text)
 
     def _open_to_write(self, staging: Staging, path: AnyPath, how: str, *, text: bool) -> IO[Any]:
-        resolved = self._target(staging, path)
-        shown = _paths.decode(resolved)
-        exists = staging.look(resolved) is not None
+        place = self._target(staging, path)
+        shown = _paths.decode(place.path)
+        exists = place.identity is not None
         if how == "x" and exists:
             raise FileExistsError(errno.EEXIST, "the file exists", shown)
         if shown in self._writing:
@@ -314,7 +314,7 @@ class FileTransaction:
         writer = self._tokens.new()
         try:
             if how == "a" and exists:
-                for chunk in self._read_chunks(staging, resolved):
+                for chunk in self._read_chunks(staging, place.path):
                     writer.write(chunk)
         except BaseException:
             writer.discard()
@@ -328,8 +328,7 @@ class FileTransaction:
                 self._writing.discard(shown)
                 try:
                     with staging.step():
-                        staging.make_parents(resolved)
-                        staging.put(resolved, writer.finish(self._meta(staging, resolved), staging.replaces(resolved)))
+                        self._put(staging, staging.place(place.path), writer)
                 finally:
                     writer.discard()
 
@@ -413,16 +412,12 @@ class FileTransaction:
             self._tokens.remove_all()
             raise CommitError(f"nothing was changed: {path!r} is still open for writing", path=path)
 
-    def _target(self, staging: Staging, path: AnyPath) -> bytes:
-        """The resolved path of a file that is to be written: absent, or regular and not write-protected."""
-        resolved = staging.resolve(_paths.normalize(path))
-        node = staging.look(resolved)
-        if node is not None:
-            staging.require_file(resolved)
-            mode = stat.S_IMODE(staging.meta_of(resolved).mode)
-            if not mode & 0o222 and self._fs.ids()[0] != 0:
-                raise PermissionError(errno.EACCES, "the file is write-protected", _paths.decode(resolved))
-        return resolved
+    def _target(self, staging: Staging, path: AnyPath) -> Place:
+        """Where a file is to be written: absent, or regular and not write-protected."""
+        place = staging.place(_paths.normalize(path))
+        if place.meta is not None and not place.meta.mode & 0o222 and self._fs.ids()[0] != 0:
+            raise PermissionError(errno.EACCES, "the file is write-protected", _paths.decode(place.path))
+        return place
 
     def _directory(self, staging: Staging, path: AnyPath) -> bytes:
         """The resolved path of an entry that is itself moved or removed, not followed."""
@@ -431,18 +426,20 @@ class FileTransaction:
             raise OSError(errno.EBUSY, "the root itself cannot be moved or removed", _paths.decode(self._root))
         return resolved
 
-    def _stage(self, staging: Staging, resolved: bytes, chunks: Iterable[bytes | memoryview]) -> None:
-        staging.make_parents(resolved)
+    def _stage(self, staging: Staging, place: Place, chunks: Iterable[bytes | memoryview]) -> None:
         writer = self._tokens.new()
         try:
             for chunk in chunks:
                 writer.write(chunk)
-            staging.put(resolved, writer.finish(self._meta(staging, resolved), staging.replaces(resolved)))
+            self._put(staging, place, writer)
         finally:
             writer.discard()
 
-    def _meta(self, staging: Staging, resolved: bytes) -> Any:
-        return staging.meta_of(resolved) if staging.look(resolved) is not None else staging.meta_for_new(resolved)
+    def _put(self, staging: Staging, place: Place, writer: Writer) -> None:
+        if place.meta is None:
+            staging.make_parents(place.path)
+        meta = staging.meta_for_new(place.path) if place.meta is None else place.meta
+        staging.put(place.path, writer.finish(meta, place.identity))
 
     def _open_to_read(self, staging: Staging, path: AnyPath) -> int:
         resolved = staging.resolve(_paths.normalize(path))
