@@ -12,6 +12,7 @@ import errno
 import os
 import stat as stat_module
 import sys
+from collections import deque
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -219,7 +220,7 @@ class KernelFS:
         self.sync_file(fd)
 
     def run_all(self, jobs: Iterable[Callable[[], None]]) -> None:
-        """Run every job, several at a time when there are many; all are run, then the first error is raised."""
+        """Run every job, several at a time when there are many; then raise the first failure, or else the interrupt."""
         todo = list(jobs)
         if len(todo) < _PARALLEL_FROM:
             _run_here(todo)
@@ -255,9 +256,9 @@ class KernelFS:
         import tempfile
 
         path = os.path.join(tempfile.gettempdir(), self.random_id())
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o666)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o777)
         try:
-            return 0o666 & ~stat_module.S_IMODE(os.fstat(fd).st_mode)
+            return 0o777 & ~stat_module.S_IMODE(os.fstat(fd).st_mode)
         finally:
             os.close(fd)
             os.unlink(path)
@@ -271,23 +272,68 @@ _boot: str | None = None
 
 
 def _run_here(jobs: Iterable[Callable[[], None]]) -> None:
-    first: BaseException | None = None
-    for job in jobs:
-        try:
-            job()
-        except BaseException as error:
-            first = first or error
-    if first is not None:
-        raise first
+    errors: list[BaseException] = []
+    outer = sys.exception()
+    try:
+        for job in jobs:
+            try:
+                job()
+            except BaseException as error:
+                errors.append(error)
+    except BaseException as interrupt:  # between two jobs
+        errors.append(interrupt)
+    _raise_first(errors, outer)
 
 
 def _run_in_threads(jobs: list[Callable[[], None]]) -> None:
-    from concurrent.futures import ThreadPoolExecutor
+    """Threads take the jobs from a queue; an interrupt of this one, wherever it comes, waits until all are done."""
+    import _thread
+    import threading
 
-    with ThreadPoolExecutor(_THREADS, "txfiles-sync") as pool:
-        futures = [pool.submit(_run_here, jobs[i::_THREADS]) for i in range(_THREADS)]
-    for future in futures:
-        future.result()
+    queue, done, finished = deque(jobs), deque[None](), threading.Event()
+    errors: list[BaseException] = []
+    outer = sys.exception()
+
+    def work() -> None:
+        while queue:
+            try:
+                job = queue.popleft()
+            except IndexError:  # another thread took it
+                return
+            try:
+                job()
+            except BaseException as error:
+                errors.append(error)
+            done.append(None)
+            if len(done) == len(jobs):
+                finished.set()
+
+    workers = 0
+    while not finished.is_set():
+        try:
+            while workers < _THREADS:
+                _thread.start_new_thread(work, ())
+                workers += 1
+            finished.wait()
+        except RuntimeError:  # no more threads to be had, or the interpreter is about to end
+            if workers == 0:
+                return _run_here(jobs)
+            workers = _THREADS
+        except BaseException as interrupt:
+            errors.append(interrupt)
+    _raise_first(errors, outer)
+
+
+def _raise_first(errors: list[BaseException], outer: BaseException | None) -> None:
+    """Raise a failure rather than an interrupt: whoever runs the jobs again must know that a sync has failed (A4)."""
+    for error in errors:
+        cause: BaseException | None = error
+        while cause is not None and cause is not outer:  # an interrupt may have come while a failure was on its way
+            if isinstance(cause, Exception):
+                raise cause
+            cause = cause.__context__
+    if errors:
+        raise errors[0]
 
 
 _lib: Any = None

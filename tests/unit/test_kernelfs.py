@@ -1,0 +1,490 @@
+"""Each call of the boundary does what it says, on the running kernel."""
+
+from __future__ import annotations
+
+import _thread
+import errno
+import io
+import itertools
+import os
+import random
+import signal
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import mounts
+from tests.support.inject import Fault, traced
+from tests.support.procs import run_python
+from txfiles import _fs
+from txfiles._fs import KernelFS
+
+fs = KernelFS()
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Iterator[int]:
+    """A directory descriptor of `tmp_path`."""
+    fd = fs.open_dir(None, os.fsencode(tmp_path))
+    yield fd
+    fs.close(fd)
+
+
+def put(path: Path, text: str = "x") -> Path:
+    path.write_text(text)
+    return path
+
+
+def error_of(call: Callable[[], object]) -> int | None:
+    with pytest.raises(OSError) as raised:
+        call()
+    return raised.value.errno
+
+
+# Opening.
+
+
+def test_absolute_is_one_spelling_for_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "link").symlink_to("d")
+    monkeypatch.chdir(tmp_path)
+    spellings = [b"d", b"./d/", b"d/../d", b"link", os.fsencode(tmp_path / "link")]
+    assert {fs.absolute(path) for path in spellings} == {os.fsencode(tmp_path.resolve() / "d")}
+
+
+def test_open_dir_refuses_files_and_follows_links_only_when_told(tmp_path: Path, at: int) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "link").symlink_to("d")
+    put(tmp_path / "f")
+    fs.close(fs.open_dir(at, b"d"))
+    assert error_of(lambda: fs.open_dir(at, b"link")) in (errno.ENOTDIR, errno.ELOOP)
+    fs.close(fs.open_dir(at, b"link", follow=True))
+    assert error_of(lambda: fs.open_dir(at, b"f")) == errno.ENOTDIR
+    assert error_of(lambda: fs.open_dir(at, b"absent")) == errno.ENOENT
+
+
+def test_open_read_follows_no_link_and_does_not_wait_for_a_fifo(tmp_path: Path, at: int) -> None:
+    put(tmp_path / "f", "abc")
+    (tmp_path / "link").symlink_to("f")
+    os.mkfifo(tmp_path / "fifo")
+    fd = fs.open_read(at, b"f")
+    assert (fs.read(fd, 2), fs.read(fd, 9), fs.read(fd, 9)) == (b"ab", b"c", b"")
+    assert fs.seek(fd, 1, io.SEEK_SET) == 1
+    assert fs.read(fd, 9) == b"bc"
+    fs.close(fd)
+    assert error_of(lambda: fs.open_read(at, b"link")) == errno.ELOOP
+    fs.close(fs.open_read(at, b"fifo"))
+
+
+def test_open_append_writes_at_the_end(tmp_path: Path, at: int) -> None:
+    put(tmp_path / "f", "abc")
+    (tmp_path / "link").symlink_to("f")
+    fd = fs.open_append(at, b"f")
+    assert fs.write(fd, b"de") == 2
+    fs.close(fd)
+    assert (tmp_path / "f").read_text() == "abcde"
+    assert error_of(lambda: fs.open_append(at, b"link")) == errno.ELOOP
+    assert error_of(lambda: fs.open_append(at, b"absent")) == errno.ENOENT
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_d04_create_is_private_and_never_takes_what_is_there(tmp_path: Path, at: int, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        fd = fs.create(at, b"new")
+        wide = fs.create(at, b"wide", 0o666)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(fs.fstat(fd).st_mode) == 0o600
+    assert stat.S_IMODE(fs.fstat(wide).st_mode) == 0o666 & ~umask
+    assert fs.write(fd, memoryview(b"abc")) == 3
+    assert fs.seek(fd, 0, io.SEEK_SET) == 0
+    assert fs.read(fd, 9) == b"abc"
+    fs.close(fd)
+    fs.close(wide)
+    (tmp_path / "dangling").symlink_to("elsewhere")
+    for name in (b"new", b"dangling"):
+        assert error_of(lambda name=name: fs.create(at, name)) == errno.EEXIST  # type: ignore[misc]
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_descriptors_are_not_inherited(tmp_path: Path, at: int) -> None:
+    put(tmp_path / "f")
+    opened = [fs.open_dir(at, b"."), fs.open_read(at, b"f"), fs.open_append(at, b"f"), fs.create(at, b"g")]
+    assert not any(os.get_inheritable(fd) for fd in opened)
+    for fd in opened:
+        fs.close(fd)
+
+
+# Looking.
+
+
+def test_stat_and_fstat_follow_no_link(tmp_path: Path, at: int) -> None:
+    put(tmp_path / "f", "abc")
+    (tmp_path / "link").symlink_to("f")
+    os.utime(tmp_path / "f", ns=(1, 2))
+    os.link(tmp_path / "f", tmp_path / "other")
+    fd = fs.open_read(at, b"f")
+    for found in (fs.stat(at, b"f"), fs.stat(None, os.fsencode(tmp_path / "f")), fs.fstat(fd)):
+        assert (found.st_size, found.st_mtime_ns, found.st_nlink) == (3, 2, 2)
+        assert (found.st_ino, found.st_dev) == (fs.stat(at, b"other").st_ino, fs.stat(at, b"other").st_dev)
+    fs.close(fd)
+    assert stat.S_ISLNK(fs.stat(at, b"link").st_mode)
+    assert error_of(lambda: fs.stat(at, b"absent")) == errno.ENOENT
+
+
+def test_symlink_and_readlink_keep_any_bytes(at: int) -> None:
+    fs.symlink(b"caf\xe9/..//x", at, b"link\xff")
+    assert fs.readlink(at, b"link\xff") == b"caf\xe9/..//x"
+    assert error_of(lambda: fs.symlink(b"x", at, b"link\xff")) == errno.EEXIST
+
+
+def test_listdir_gives_bytes_again_and_again(tmp_path: Path, at: int) -> None:
+    for name in (b"a", b"caf\xe9", "é".encode()):
+        fs.close(fs.create(at, name))
+    assert sorted(fs.listdir(at)) == sorted([b"a", b"caf\xe9", "é".encode()])
+    (tmp_path / "a").unlink()
+    assert sorted(fs.listdir(at)) == sorted([b"caf\xe9", "é".encode()])
+
+
+@pytest.mark.parametrize("way", ["statx", "fdinfo"])
+@pytest.mark.needs("mount")
+def test_mount_id_tells_a_bind_mount_of_the_same_file_system(
+    tmp_path: Path, at: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "fdinfo":
+        monkeypatch.setattr(_fs, "_statx_mount_id", lambda at, name: None)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "link").symlink_to("one")
+    put(tmp_path / "f")
+    with mounts.bind(tmp_path / "d", tmp_path / "bound"), mounts.bind(tmp_path / "f", tmp_path / "one"):
+        here = fs.mount_id(at)
+        assert here == fs.mount_id(at, b"d") == fs.mount_id(at, b"f") == fs.mount_id(at, b"link")
+        assert len({here, fs.mount_id(at, b"bound"), fs.mount_id(at, b"one")}) == 3
+        assert fs.stat(at, b"bound").st_dev == fs.stat(at, b"d").st_dev
+        fd = fs.open_dir(at, b"bound")
+        assert fs.mount_id(fd) == fs.mount_id(at, b"bound")
+        fs.close(fd)
+    assert error_of(lambda: fs.mount_id(at, b"absent")) == errno.ENOENT
+
+
+# Changing.
+
+
+def test_mkdir_and_rmdir(tmp_path: Path, at: int) -> None:
+    fs.mkdir(at, b"d", 0o700)
+    fs.mkdir(None, os.fsencode(tmp_path / "e"), 0o700)
+    assert stat.S_IMODE(fs.stat(at, b"d").st_mode) == 0o700
+    put(tmp_path / "d" / "f")
+    assert error_of(lambda: fs.mkdir(at, b"d", 0o700)) == errno.EEXIST
+    assert error_of(lambda: fs.rmdir(at, b"d")) == errno.ENOTEMPTY
+    fs.rmdir(at, b"e")
+    assert not (tmp_path / "e").exists()
+
+
+def test_link_and_rename_between_directories(tmp_path: Path, at: int) -> None:
+    fs.mkdir(at, b"d", 0o700)
+    d = fs.open_dir(at, b"d")
+    put(tmp_path / "f", "new")
+    (tmp_path / "sym").symlink_to("f")
+    fs.link(at, b"f", d, b"f.old")
+    assert fs.stat(d, b"f.old").st_ino == fs.stat(at, b"f").st_ino
+    fs.link(at, b"sym", d, b"sym.old")
+    assert fs.readlink(d, b"sym.old") == b"f"
+    assert error_of(lambda: fs.link(at, b"f", d, b"f.old")) == errno.EEXIST
+    put(tmp_path / "d" / "target", "old")
+    fs.rename(at, b"f", d, b"target")
+    assert (tmp_path / "d" / "target").read_text() == "new"
+    assert not (tmp_path / "f").exists()
+    fs.rename(d, b"target", d, b"f.old")  # two names of one inode (A1): nothing happens
+    assert sorted(fs.listdir(d)) == [b"f.old", b"sym.old", b"target"]
+    fs.close(d)
+
+
+def test_unlink_takes_the_link_and_no_directory(tmp_path: Path, at: int) -> None:
+    put(tmp_path / "f")
+    (tmp_path / "link").symlink_to("f")
+    (tmp_path / "d").mkdir()
+    fs.unlink(at, b"link")
+    assert (tmp_path / "f").exists()
+    assert error_of(lambda: fs.unlink(at, b"d")) in (errno.EISDIR, errno.EPERM)
+    assert error_of(lambda: fs.unlink(at, b"link")) == errno.ENOENT
+
+
+def test_chmod_and_mtime(at: int) -> None:
+    fd = fs.create(at, b"f")
+    fs.chmod(fd, 0o2751)
+    fs.set_mtime(fd, 1_234_567_890_123_456_789)
+    assert stat.S_IMODE(fs.fstat(fd).st_mode) == 0o2751
+    assert fs.fstat(fd).st_mtime_ns == 1_234_567_890_123_456_789
+    fs.close(fd)
+
+
+@pytest.mark.needs("root")
+def test_chown(at: int) -> None:
+    fd = fs.create(at, b"f")
+    fs.chown(fd, 1234, 5678)
+    assert (fs.fstat(fd).st_uid, fs.fstat(fd).st_gid) == (1234, 5678)
+    fs.chown(fd, -1, 99)
+    assert (fs.fstat(fd).st_uid, fs.fstat(fd).st_gid) == (1234, 99)
+    fs.close(fd)
+
+
+# Extended attributes.
+
+
+def test_d08_xattrs_round_trip_and_are_read_without_following(tmp_path: Path, at: int) -> None:
+    fd = fs.create(at, b"caf\xe9")
+    (tmp_path / "link").symlink_to(os.fsdecode(b"caf\xe9"))
+    assert fs.xattrs(at, b"caf\xe9") == {}
+    fs.set_xattr(fd, "user.b", b"\0\xff")
+    fs.set_xattr(fd, "user.a", b"")
+    fs.set_xattr(fd, "user.b", b"\0\xfe")
+    assert list(fs.xattrs(at, b"caf\xe9").items()) == [("user.a", b""), ("user.b", b"\0\xfe")]
+    assert fs.xattrs(at, b"link") == {}
+    fs.remove_xattr(fd, "user.a")
+    assert fs.xattrs(at, b"caf\xe9") == {"user.b": b"\0\xfe"}
+    assert error_of(lambda: fs.remove_xattr(fd, "user.a")) == errno.ENODATA
+    assert error_of(lambda: fs.xattrs(at, b"absent")) == errno.ENOENT
+    fs.close(fd)
+
+
+@pytest.mark.needs("setfacl")
+def test_d08_an_acl_is_among_the_xattrs(tmp_path: Path, at: int) -> None:
+    put(tmp_path / "f")
+    subprocess.run(["setfacl", "-m", "u:1234:r", tmp_path / "f"], check=True)
+    (value,) = fs.xattrs(at, b"f").values()
+    fd = fs.create(at, b"g")
+    fs.set_xattr(fd, "system.posix_acl_access", value)
+    fs.close(fd)
+    shown = subprocess.run(["getfacl", "-cn", tmp_path / "g"], check=True, capture_output=True, text=True).stdout
+    assert "user:1234:r--" in shown
+
+
+@pytest.mark.parametrize(("number", "raises"), [(errno.ENOTSUP, False), (errno.ENOSYS, False), (errno.EIO, True)])
+def test_only_not_supported_means_no_xattrs(
+    at: int, number: int, raises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    fs.close(fs.create(at, b"f"))
+    monkeypatch.setattr(os, "listxattr", fail)
+    if raises:
+        assert error_of(lambda: fs.xattrs(at, b"f")) == number
+    else:
+        assert fs.xattrs(at, b"f") == {}
+
+
+# Syncing.
+
+_SYNC = """
+    from txfiles._fs import KernelFS
+    fs = KernelFS()
+    at = fs.open_dir(None, os.fsencode(sys.argv[1]))
+    fd = fs.create(at, b"f")
+    fs.write(fd, b"x")
+    fs.start_writeback(fd)
+    with region():
+        fs.start_writeback(fd)
+        fs.sync_file(fd)
+        fs.sync_dir(at)
+"""
+
+
+@pytest.mark.needs("strace")
+def test_the_sync_calls_reach_the_kernel(tmp_path: Path) -> None:
+    done = traced(_SYNC, tmp_path)
+    done.check()
+    assert [(call.name, call.paths) for call in done.calls] == [
+        ("sync_file_range", [f"{tmp_path}/f"]),
+        ("fsync", [f"{tmp_path}/f"]),
+        ("fsync", [str(tmp_path)]),
+    ]
+
+
+@pytest.mark.needs("strace")
+def test_a_failed_sync_is_raised_and_a_failed_hint_is_not(tmp_path: Path) -> None:
+    done = traced(_SYNC, tmp_path, faults=[Fault("sync_file_range", error="EIO")])
+    done.check()
+    (tmp_path / "f").unlink()
+    done = traced(_SYNC, tmp_path, faults=[Fault("fsync", error="EIO", when=2)])
+    assert "OSError: [Errno 5]" in done.stderr
+
+
+# Many jobs at once.
+
+COUNTS = [1, 5, _fs._PARALLEL_FROM - 1, _fs._PARALLEL_FROM, 100]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_run_all_runs_all_and_raises_a_failure(count: int) -> None:
+    done: list[int] = []
+
+    def job(number: int) -> None:
+        done.append(number)
+        if number in (0, count - 1):
+            raise OSError(errno.EIO, f"job {number}")
+
+    with pytest.raises(OSError, match="job 0" if count < _fs._PARALLEL_FROM else "job"):
+        fs.run_all([lambda n=n: job(n) for n in range(count)])  # type: ignore[misc]
+    assert sorted(done) == list(range(count))
+    fs.run_all(lambda n=n: done.append(n) for n in range(count))  # type: ignore[misc]
+    assert len(done) == 2 * count
+
+
+def test_run_all_of_nothing() -> None:
+    fs.run_all([])
+
+
+def test_many_jobs_run_at_the_same_time() -> None:
+    together = threading.Barrier(_fs._THREADS, timeout=20)
+    fs.run_all([together.wait] * (_fs._THREADS * 3))  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("count", COUNTS[1:])
+def test_b09_a_failure_is_never_hidden_by_an_interrupt(count: int) -> None:
+    """Whoever runs the jobs again after an interrupt must know that a sync has failed: it is reported once (A4)."""
+
+    def interrupted(number: int) -> None:
+        if number == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.02)
+        if number == count - 1:
+            raise OSError(errno.EIO, "the disk")
+
+    with pytest.raises(OSError, match="the disk"):
+        fs.run_all([lambda n=n: interrupted(n) for n in range(count)])  # type: ignore[misc]
+
+
+def test_b09_nor_by_one_that_comes_while_it_is_on_its_way() -> None:
+    def job() -> None:
+        try:
+            raise OSError(errno.EIO, "the disk")
+        finally:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(OSError, match="the disk"):
+        fs.run_all([job])
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_b09_an_interrupt_alone_comes_through_when_all_is_done(count: int) -> None:
+    done: list[int] = []
+
+    def job(number: int) -> None:
+        if number == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.001)
+        done.append(number)
+
+    try:
+        raise ValueError("an error that is being handled is no failure of a job")
+    except ValueError:
+        with pytest.raises(KeyboardInterrupt):
+            fs.run_all([lambda n=n: job(n) for n in range(count)])  # type: ignore[misc]
+    assert set(range(1, count)) <= set(done)
+
+
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_run_all_works_with_fewer_threads(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = _thread.start_new_thread, itertools.count()
+
+    def limited(*args: Any) -> int:
+        if next(started) >= allowed:
+            raise RuntimeError("can't start new thread")
+        return start(*args)
+
+    monkeypatch.setattr(_thread, "start_new_thread", limited)
+    done: list[int] = []
+    fs.run_all([lambda n=n: done.append(n) for n in range(50)])  # type: ignore[misc]
+    assert sorted(done) == list(range(50))
+
+
+def test_run_all_works_while_the_interpreter_ends() -> None:
+    code = """
+        import atexit
+        from txfiles._fs import KernelFS
+        done = []
+        atexit.register(lambda: print(len(done)))
+        atexit.register(lambda: KernelFS().run_all([lambda: done.append(1)] * 100))
+    """
+    assert run_python(code).check().stdout == "100\n"
+
+
+# The process and the machine.
+
+
+def test_random_ids_are_128_bits_and_differ() -> None:
+    ids = {fs.random_id() for _ in range(100)}
+    assert len(ids) == 100
+    assert all(len(i) == 32 and int(i, 16) >= 0 for i in ids)
+
+
+def test_random_ids_do_not_depend_on_a_seed_nor_on_a_fork() -> None:
+    random.seed(1)
+    first = fs.random_id()
+    random.seed(1)
+    assert fs.random_id() != first
+
+
+def test_boot_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fs, "_boot", None)
+    assert fs.boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    monkeypatch.setattr(_fs, "_boot", None)
+    monkeypatch.setattr(_fs, "open", _no_proc, raising=False)
+    assert fs.boot_id() == ""
+
+
+def test_pid_and_ids() -> None:
+    assert fs.pid() == os.getpid()
+    assert fs.ids() == (os.geteuid(), os.getegid())
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o027, 0o077])
+@pytest.mark.parametrize("proc", [True, False])
+def test_umask_is_read_and_never_set(umask: int, proc: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Setting it to read it would open a window in which another thread's new files get the wrong mode."""
+    before = os.umask(umask)
+    try:
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        if not proc:
+            monkeypatch.setattr(_fs, "open", _no_proc, raising=False)
+        monkeypatch.setattr(os, "umask", None)
+        assert fs.umask() == umask
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        monkeypatch.undo()
+        assert os.umask(before) == umask
+
+
+def _no_proc(*_: object) -> None:
+    raise FileNotFoundError(errno.ENOENT, "no /proc")
+
+
+def test_on_fork_runs_in_the_child_only() -> None:
+    code = """
+        from txfiles._fs import KernelFS
+        KernelFS().on_fork(lambda: print("child", os.getpid() != parent))
+        parent = os.getpid()
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+        print("parent")
+    """
+    assert run_python(code).check().stdout == "child True\nparent\n"
+
+
+def test_use_replaces_the_file_system_for_a_block() -> None:
+    other = KernelFS()
+    before = _fs.current()
+    with pytest.raises(ZeroDivisionError), _fs.use(other):
+        assert _fs.current() is other
+        raise ZeroDivisionError
+    assert _fs.current() is before
