@@ -251,7 +251,12 @@ class Commit:
             if self.state == "prepared" and self.durable:
                 sync_private(self.home)  # a decision must not be lost: nothing else would prove it
         except OSError as error:
-            self._fail(CommitOutcomeUnknownError(f"the commit point of {self.shown!r} failed: {error}"), error)
+            if self.state == "prepared":
+                message = f"the decision in {self.shown!r} could not be made durable: {error}"
+                self._fail(CommitOutcomeUnknownError(message, path=self.shown), error)
+            else:
+                self._fail(CommitError(f"nothing was changed in {self.shown!r}: {error}", path=self.shown), error)
+                self._next = self._undo
             return
         self._next = self._apply
 
@@ -270,14 +275,24 @@ class Commit:
 
     def _undo(self) -> None:
         try:
-            begin_undo(self.home, self.journal)
-            finish_undo(self.home, self.journal)
+            if self._exists("intent"):
+                abandon(self.home, self.journal, "intent")
+            else:
+                begin_undo(self.home, self.journal)
+                finish_undo(self.home, self.journal)
         except (OSError, TxFilesError) as error:
             if isinstance(error, OSError):
                 taint(self.home, self.journal, "aborting")
             message = f"the commit in {self.shown!r} failed ({self.failure}), and so did undoing it ({error})"
             self._fail(CommitOutcomeUnknownError(f"{message}; recovery decides", path=self.shown), error)
         self._next = None
+
+    def _exists(self, state: State) -> bool:
+        try:
+            self.home.fs.stat(self.home.private_fd, _layout.journal(self.journal.tid, state))
+        except FileNotFoundError:
+            return False
+        return True
 
     def _sync(self) -> None:
         private_done = [False]
