@@ -144,12 +144,10 @@ class RootLock:
         raise ConflictError(f"the lock file {self._path!r} is replaced again and again", path=self._path)
 
     def _try(self, ticket: _Ticket) -> bool:
-        from filelock import lock_descriptor
-
         if ticket.fd < 0:
             raise TransactionClosedError("the process was forked while it waited for the lock", path=self._path)
         try:
-            return lock_descriptor(ticket.fd, blocking=False)
+            return ticket.try_lock()
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 message = f"the file system has no file locks: {error.strerror}: {self._path!r}"
@@ -250,6 +248,7 @@ class _Ticket:
         self.locked = False
         self._fs = fs
         self._opening_at = -1
+        self._unlock_due = False
         self._closing = threading.RLock()
 
     def join(self, key: tuple[int, int]) -> bool:
@@ -285,6 +284,17 @@ class _Ticket:
         finally:
             self._opening_at = -1
 
+    def try_lock(self) -> bool:
+        from filelock import lock_descriptor
+
+        self._unlock_due = True  # also if a Ctrl-C comes after the kernel's answer
+        try:
+            self._unlock_due = lock_descriptor(self.fd, blocking=False)
+        except OSError:
+            self._unlock_due = False
+            raise
+        return self._unlock_due
+
     def close(self) -> None:
         """Unlock and close. Closing alone would leave the lock to a child that another thread forks right now (L3)."""
         from filelock import unlock_descriptor
@@ -293,11 +303,12 @@ class _Ticket:
             if self.fd < 0:
                 return
             try:
-                unlock_descriptor(self.fd)
+                if self._unlock_due:
+                    unlock_descriptor(self.fd)
             finally:
                 if self.locked:
                     self.queue.released = time.monotonic()
-                fd, self.fd, self.locked = self.fd, -1, False
+                fd, self.fd, self.locked, self._unlock_due = self.fd, -1, False, False
                 self._fs.close(fd)
 
     def abandon(self) -> None:
