@@ -14,7 +14,6 @@ import hashlib
 import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
-from urllib.parse import unquote_to_bytes
 
 from txfiles import _layout, _paths
 from txfiles.errors import JournalCorruptError, JournalVersionError
@@ -26,6 +25,7 @@ _NO_ID = (1 << 32) - 1  # what chown(2) takes for "leave it as it is"
 OpKind = Literal["delete", "rmdir", "mkdir", "write"]
 Durability = Literal["full", "process"]
 _KINDS = ("delete", "rmdir", "mkdir", "write")
+_ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 _HEAD = re.compile(rb"txfiles journal ([0-9]{1,9}) ([0-9]{1,12}) ([0-9a-f]{64})\n")
 _TAINT = re.compile(rb"sync failed ([0-9a-f-]{1,64})\n")
 
@@ -204,9 +204,9 @@ def _escape(path: bytes) -> str:
 
 
 def _unescape(text: Any) -> bytes:
-    raw = unquote_to_bytes(_typed(text, str))
-    if b"\0" in raw:
-        raise ValueError(f"{raw!r} contains a NUL byte")
+    raw = _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), _typed(text, str).encode())
+    if b"\0" in raw or _escape(raw) != text:
+        raise ValueError(f"{text!r} is not a name as a journal writes it")
     return raw
 
 

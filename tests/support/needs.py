@@ -3,11 +3,13 @@
     @pytest.mark.needs("loop", "xfs", "strace")
 
 A thing is `root`, `mount` (the right to mount), `users` (children of other users), `loop` (loop devices), `ext4`,
-`xfs` or `btrfs` (mkfs and the kernel's part), `strace` (installed and allowed to trace), or the name of a program.
+`xfs` or `btrfs` (mkfs and the kernel's part), `strace` (installed and allowed to trace), `module:NAME` (a Python
+module), or the name of a program.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -55,6 +57,8 @@ def missing(thing: str) -> str | None:
         return missing(f"mkfs.{thing}") or _missing_filesystem(thing)
     if thing == "strace":
         return _missing_program(thing) or _untraceable()
+    if thing.startswith("module:"):
+        return _missing_module(thing.removeprefix("module:"))
     return _missing_program(thing)
 
 
@@ -68,6 +72,10 @@ def _missing_program(name: str) -> str | None:
         return None
     package = _PACKAGES.get(name)
     return f"{name}: not installed" + (f" (package {package})" if package else "")
+
+
+def _missing_module(name: str) -> str | None:
+    return None if importlib.util.find_spec(name) else f"{name}: not installed (pip install -e '.[dev]')"
 
 
 def _missing_file(path: str) -> str | None:

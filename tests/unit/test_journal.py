@@ -163,7 +163,22 @@ HOSTILE_PATHS = [
 
 
 @pytest.mark.parametrize(
-    "path", [*HOSTILE_PATHS, "d/.txfiles/x", "a%00b", "%2e%2e/victim", "%2fabs", "%2Etxfiles", 3, None]
+    "path",
+    [
+        *HOSTILE_PATHS,
+        "d/.txfiles/x",
+        "a%00b",
+        "%2e%2e/victim",
+        "%2fabs",
+        "%2Etxfiles",
+        "caf%C3%A9",
+        "%",
+        "%2",
+        "%ZZ",
+        "%e9",
+        3,
+        None,
+    ],
 )
 def test_c09_hostile_paths_are_refused(path: object) -> None:
     for number in range(len(SAMPLE.ops)):

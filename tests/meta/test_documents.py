@@ -1,0 +1,92 @@
+"""What README.md and docs/ show works, and names what there is.
+
+The Python blocks of a page run one after another, as one program in an empty directory. A block after the line
+`<!-- norun -->` need only compile.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+import txfiles
+from tests.support.documents import blocks, pages, program
+from tests.support.procs import CHECKOUT, run_python
+
+PAGES = pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(CHECKOUT)))
+
+
+@PAGES
+def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    script.write_text(program(page.read_text()))
+    (tmp_path / "cwd").mkdir()
+    code = "exec(compile(open(sys.argv[1]).read(), sys.argv[2], 'exec'), {'__name__': '__main__'})"
+    done = run_python(code, script, page, cwd=tmp_path / "cwd", env={"PYTHONWARNINGS": "error"})
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@PAGES
+def test_python_blocks_compile(page: Path) -> None:
+    for block in blocks(page.read_text()):
+        if block.language == "python":
+            compile("\n" * (block.line - 1) + block.code, str(page), "exec")
+
+
+@PAGES
+def test_what_python_blocks_import_is_public(page: Path) -> None:
+    for block in blocks(page.read_text()):
+        if block.language == "python":
+            for name in _used(ast.parse(block.code)):
+                public = name in txfiles.__all__ or importlib.util.find_spec(f"txfiles.{name}") is not None
+                assert public, f"{page.name}:{block.line}: txfiles.{name}"
+
+
+def _used(tree: ast.AST) -> set[str]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "txfiles":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "txfiles":
+            found.add(node.attr)
+    return found
+
+
+@PAGES
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for target, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", text):
+        other = page.parent / target if target else page
+        assert anchor in _anchors(other.read_text()), f"{page.name}: {target}#{anchor}"
+
+
+def _anchors(text: str) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("mark", ["test-line", "demo-line"])
+def test_the_marked_lines_of_the_readme_are_one_line_each(mark: str) -> None:
+    (block,) = [block for block in blocks((CHECKOUT / "README.md").read_text()) if block.mark == mark]
+    assert "\n" not in block.code
+    assert block.code.startswith("python3 -m venv ")
+
+
+def test_blocks_are_found_with_their_lines_and_marks() -> None:
+    text = (
+        "x\n```python\na = 1\n```\n\n<!-- norun -->\n```python\nb\n```\n"
+        "- list\n  ```python\n  if a:\n      c = a\n  ```\n"
+    )
+    assert [(b.mark, b.line, b.code) for b in blocks(text)] == [
+        ("", 3, "a = 1"),
+        ("norun", 8, "b"),
+        ("", 12, "if a:\n    c = a"),
+    ]
+    assert program(text).split("\n") == ["", "", "a = 1", *[""] * 8, "if a:", "    c = a"]

@@ -1,0 +1,67 @@
+"""What is public is exported, documented, and light to import."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import txfiles
+from tests.support.documents import pages
+from tests.support.procs import CHECKOUT
+
+EXPORTS = [name for name in txfiles.__all__ if not name.startswith("__")]
+_HEAVY = ["asyncio", "concurrent.futures", "ctypes", "filelock", "orjson", "tempfile", "urllib.parse"]
+
+
+def test_all_is_sorted_and_complete() -> None:
+    assert txfiles.__all__ == sorted(txfiles.__all__)
+    tree = ast.parse(Path(txfiles.__file__).read_text())
+    imported = {a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    assert imported - {"annotations", "TYPE_CHECKING"} <= set(txfiles.__all__)
+    for name in txfiles.__all__:
+        assert getattr(txfiles, name) is not None
+    assert set(txfiles.__all__) <= set(dir(txfiles))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="Nothing"):
+        getattr(txfiles, "Nothing" + "AtAll")
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_every_export_is_documented(name: str) -> None:
+    text = "\n".join(page.read_text() for page in pages())
+    assert re.search(rf"\b{name}\b", text), f"neither README.md nor docs/ mentions {name}"
+    assert inspect.getdoc(getattr(txfiles, name))
+
+
+@pytest.mark.parametrize("name", [name for name in EXPORTS if inspect.isclass(getattr(txfiles, name))])
+def test_every_public_method_has_a_docstring(name: str) -> None:
+    cls = getattr(txfiles, name)
+    bare = [
+        member
+        for member, value in vars(cls).items()
+        if not member.startswith("_") and (callable(value) or isinstance(value, property)) and not inspect.getdoc(value)
+    ]
+    assert not bare
+
+
+def test_the_version_is_one() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    assert txfiles.__version__ == project["version"]
+    assert f"## [{txfiles.__version__}]" in (CHECKOUT / "CHANGELOG.md").read_text()
+
+
+def test_importing_is_light() -> None:
+    code = "import sys, txfiles; print(*sys.modules)"
+    argv, env = [sys.executable, "-c", code], {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    assert [name for name in _HEAVY if name in done.stdout.split()] == []
