@@ -26,7 +26,7 @@ LAYERS = """
     _durable  _evidence  _inventory
     _trees  _streams
     _staging
-    _home
+    _home  _view
     _tokens
     _tree  _metadata  _lock  _json
     _fs
