@@ -380,12 +380,11 @@ def _apply_delete(home: Home, evidence: Evidence, op: Operation, skip: frozenset
 def _apply_directory(home: Home, evidence: Evidence, op: Operation, skip: frozenset[int]) -> None:
     if evidence.token(op) is None or op.index in skip:
         return
-    at, name = home.tree.at(op.path)
     target = evidence.target(op)
     if op.kind == "rmdir":
         if target is not None and stat.S_ISDIR(target.st_mode):
             home.tree.forget(op.path)
-            home.fs.rmdir(at, name)
+            home.fs.rmdir(*home.tree.at(op.path))
     elif target is None:
         _make_directory(home, op)
     elif stat.S_ISDIR(target.st_mode):
