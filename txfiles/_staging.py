@@ -8,30 +8,19 @@ from __future__ import annotations
 import errno
 import stat
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles import _metadata, _paths
 from txfiles._journal import Identity, Meta, Operation
 from txfiles._tokens import Token, Tokens, identity_of
-from txfiles._tree import Node, Tree, kind_of, resolve
-from txfiles.errors import ConflictError, InvalidPathError
+from txfiles._tree import Node, Tree, kind_of
+from txfiles._view import ABSENT, Absent, Directory, View, must_be_file, refuse_special, version_of
+from txfiles.errors import ConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from txfiles._fs import FileSystem, Stat
-
-
-class Absent:
-    """The path is deleted in the transaction."""
-
-
-@dataclass(frozen=True, slots=True)
-class Directory:
-    """The path is a directory made by the transaction."""
-
-    meta: Meta
 
 
 class Place(NamedTuple):
@@ -43,103 +32,17 @@ class Place(NamedTuple):
 
 
 Entry = Token | Directory | Absent
-ABSENT = Absent()
 
 
-class Staging:
+class Staging(View[Token]):
     """Entries by resolved path, over the tree on disk. A token belongs to one entry at a time."""
 
     def __init__(self, fs: FileSystem, tree: Tree, tokens: Tokens) -> None:
-        self.fs = fs
-        self.tree = tree
+        super().__init__(fs, tree, lambda token: (tokens.at, tokens.name(token.index)))
         self.tokens = tokens
-        self.entries: dict[bytes, Entry] = {}
         self.expected: dict[bytes, str | None] = {}
-        self._children: dict[bytes, set[bytes]] = {}
         self._undo: list[tuple[bytes, Entry | None]] = []
         self._depth = 0
-
-    # -- reading ------------------------------------------------------------------------------------------------
-
-    def resolve(self, path: bytes, *, follow_last: bool = True) -> bytes:
-        return self.find(path, follow_last=follow_last)[0]
-
-    def find(self, path: bytes, *, follow_last: bool = True) -> tuple[bytes, Node | None]:
-        """The resolved path, and what is there in this view."""
-        return resolve(path, self.look, self.tree.root, follow_last=follow_last) if path else (path, Node("dir"))
-
-    def look(self, path: bytes) -> Node | None:
-        """What a path is in this view. REQUIRES: its parent is a directory of this view, or absent."""
-        entry = self.entries.get(path)
-        if entry is None:
-            return self.tree.look(path) if self._on_disk(path) else None
-        if isinstance(entry, Absent):
-            return None
-        if isinstance(entry, Directory):
-            return Node("dir")
-        return Node("file") if entry.identity.link is None else Node("link", entry.identity.link)
-
-    def _on_disk(self, path: bytes) -> bool:
-        """Whether the disk has a say about a path that is not staged: nothing above it was taken away."""
-        while path:
-            path, _ = _paths.split(path)
-            entry = self.entries.get(path)
-            if entry is not None and not isinstance(entry, Directory):
-                return False
-        return True
-
-    def stat(self, path: bytes) -> Stat | None:
-        """The stat of a file or link in this view, staged or not; `None` for what is absent or a new directory."""
-        entry = self.entries.get(path)
-        if isinstance(entry, Token):
-            return self.fs.stat(self.tokens.at, self.tokens.name(entry.index))
-        return self.tree.stat(path) if entry is None and self._on_disk(path) else None
-
-    def where(self, path: bytes) -> tuple[int, bytes]:
-        """Directory descriptor and name under which the content of a file in this view can be opened now."""
-        entry = self.entries.get(path)
-        if isinstance(entry, Token):
-            return self.tokens.at, self.tokens.name(entry.index)
-        return self.tree.at(path)
-
-    def listdir(self, path: bytes) -> list[bytes]:
-        """The names in a directory of this view, sorted."""
-        self.require_directory(path)
-        names: set[bytes] = set()
-        entry = self.entries.get(path)
-        if entry is None or self._is_directory_on_disk(path):
-            names.update(self.tree.listdir(path))
-        for name in self._children.get(path, ()):
-            if isinstance(self.entries[_paths.join(path, name)], Absent):
-                names.discard(name)
-            else:
-                names.add(name)
-        return sorted(names)
-
-    def _is_directory_on_disk(self, path: bytes) -> bool:
-        found = self.tree.stat(path) if self._on_disk(path) else None
-        return found is not None and stat.S_ISDIR(found.st_mode)
-
-    def parent_is_directory(self, path: bytes) -> bool:
-        """Every directory above is one in this view."""
-        return all(
-            (node := self.look(above)) is not None and node.kind == "dir" for above in _paths.ancestors(path)[1:]
-        )
-
-    def require_directory(self, path: bytes) -> None:
-        node = Node("dir") if not path else self.look(path)
-        if node is None:
-            raise FileNotFoundError(errno.ENOENT, "no such directory", _paths.decode(path))
-        if node.kind != "dir":
-            raise NotADirectoryError(errno.ENOTDIR, "not a directory", _paths.decode(path))
-
-    def require_file(self, path: bytes, *, links: bool = False) -> Node:
-        """The path is a file (or, with `links`, a symbolic link) of this view."""
-        return _must_be_file(path, self.look(path) if path else Node("dir"), links=links)
-
-    def version(self, path: bytes) -> str | None:
-        found = self.stat(path)
-        return version_of(found) if found is not None and kind_of(found) == "file" else None
 
     # -- changing -----------------------------------------------------------------------------------------------
 
@@ -162,8 +65,8 @@ class Staging:
         dropped = set()
         while len(self._undo) > mark:
             path, before = self._undo.pop()
-            now = self.entries.pop(path, None)
-            self._index(path, before)
+            now = self.entries.get(path)
+            self.lay(path, before)
             if isinstance(now, Token):
                 dropped.add(now.index)
         self._remove_tokens(dropped)
@@ -180,19 +83,11 @@ class Staging:
             for index in indexes - held:
                 self.tokens.remove(index)
 
-    def _index(self, path: bytes, entry: Entry | None) -> None:
-        parent, name = _paths.split(path)
-        if entry is None:
-            self._children.get(parent, set()).discard(name)
-        else:
-            self.entries[path] = entry
-            self._children.setdefault(parent, set()).add(name)
-
     def put(self, path: bytes, entry: Entry) -> None:
         """Stage `entry`. REQUIRES: inside a `step`."""
         assert self._depth > 0
         self._undo.append((path, self.entries.get(path)))
-        self._index(path, entry)
+        self.lay(path, entry)
 
     def make_parents(self, path: bytes) -> None:
         """Stage the missing directories above `path`; what is there must be a directory of the root's mount."""
@@ -211,7 +106,7 @@ class Staging:
     def meta_for_new(self, path: bytes, *, is_dir: bool = False) -> Meta:
         """The metadata of a new entry, by the rules of the nearest directory that exists."""
         parent, _ = _paths.split(path)
-        while parent and isinstance(self.entries.get(parent), Directory) and not self._is_directory_on_disk(parent):
+        while parent and isinstance(self.entries.get(parent), Directory) and not self.is_directory_on_disk(parent):
             parent, _ = _paths.split(parent)
         found = self.tree.stat(parent)
         assert found is not None
@@ -232,7 +127,7 @@ class Staging:
         resolved, node = self.find(path)
         if node is None:
             return Place(resolved, None, None)
-        _must_be_file(resolved, node)
+        must_be_file(resolved, node)
         entry = self.entries.get(resolved)
         if isinstance(entry, Token):
             return Place(resolved, entry.identity, entry.meta)
@@ -280,7 +175,7 @@ class Staging:
                 comes.append(Operation(-1, "mkdir", path, meta=entry.meta))
         operations = [*deletes, *reversed(goes), *comes, *writes]
         for directory in {_paths.split(op.path)[0] for op in operations}:
-            if isinstance(self.entries.get(directory), (Absent, Directory)) and not self._is_directory_on_disk(
+            if isinstance(self.entries.get(directory), (Absent, Directory)) and not self.is_directory_on_disk(
                 directory
             ):
                 continue
@@ -294,27 +189,6 @@ class Staging:
     def _identity(self, path: bytes, found: Stat) -> Identity:
         link = self.fs.readlink(*self.tree.at(path)) if stat.S_ISLNK(found.st_mode) else None
         return identity_of(found, link)
-
-
-def _must_be_file(path: bytes, node: Node | None, *, links: bool = False) -> Node:
-    shown = _paths.decode(path)
-    if node is None:
-        raise FileNotFoundError(errno.ENOENT, "no such file", shown)
-    if node.kind == "dir":
-        raise IsADirectoryError(errno.EISDIR, "is a directory", shown)
-    if node.kind == "special" or (node.kind == "link" and not links):
-        raise refuse_special(path)
-    return node
-
-
-def refuse_special(path: bytes) -> InvalidPathError:
-    shown = _paths.decode(path)
-    return InvalidPathError(f"{shown!r} is not a regular file (a device, a FIFO, a socket or a link)", path=shown)
-
-
-def version_of(found: Stat) -> str:
-    """A version: it changes with every replacement, because mtimes never go back and the old inode is still in use."""
-    return f"{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"
 
 
 def require_version(path: bytes, found: str | None, wanted: str | None) -> None:

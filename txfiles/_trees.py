@@ -12,6 +12,7 @@ from txfiles import _paths
 from txfiles._layout import PRIVATE
 from txfiles._staging import ABSENT, Directory, Staging, refuse_special
 from txfiles._tokens import Token
+from txfiles._view import C, View
 from txfiles.errors import InvalidPathError
 
 if TYPE_CHECKING:
@@ -23,25 +24,25 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 
 
-def walk(staging: Staging, path: bytes) -> Iterator[tuple[bytes, Node]]:
+def walk(view: View[C], path: bytes) -> Iterator[tuple[bytes, Node]]:
     """Everything below a directory of the view, parents before children, links not followed."""
-    for name in staging.listdir(path):
+    for name in view.listdir(path):
         below = _paths.join(path, name)
-        node = staging.look(below)
+        node = view.look(below)
         if node is None:
             continue  # another program removed it since it was listed
         yield below, node
         if node.kind == "dir":
-            yield from walk(staging, below)
+            yield from walk(view, below)
 
 
-def glob(staging: Staging, matcher: re.Pattern[str], start: bytes) -> list[str]:
+def glob(view: View[C], matcher: re.Pattern[str], start: bytes) -> list[str]:
     """The files whose path matches, sorted; all of them are `start` or below it."""
-    node = staging.look(start) if start and staging.parent_is_directory(start) else None
+    node = view.look(start) if start and view.parent_is_directory(start) else None
     if start and (node is None or node.kind != "dir"):
         shown = _paths.decode(start)
         return [shown] if node is not None and matcher.fullmatch(shown) else []
-    found = (_paths.decode(path) for path, node in walk(staging, start) if node.kind != "dir")
+    found = (_paths.decode(path) for path, node in walk(view, start) if node.kind != "dir")
     return sorted(path for path in found if matcher.fullmatch(path))
 
 

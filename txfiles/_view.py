@@ -1,0 +1,176 @@
+"""A view of the tree: what is on disk, with entries laid over it that change, hide or add some of its paths.
+
+Every path here is resolved: without symbolic links, as `_tree.resolve` returns it.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from txfiles import _paths
+from txfiles._tree import Node, Tree, kind_of, resolve
+from txfiles.errors import InvalidPathError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from txfiles._fs import FileSystem, Stat
+    from txfiles._journal import Identity, Meta
+
+
+class Content(Protocol):
+    """A file or symbolic link (`identity.link` is set) that lies somewhere else than at its path."""
+
+    @property
+    def identity(self) -> Identity: ...
+
+
+class Absent:
+    """There is nothing at the path in this view."""
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """There is a directory at the path in this view, whether or not it is on disk."""
+
+    meta: Meta
+
+
+ABSENT = Absent()
+C = TypeVar("C", bound=Content)
+
+
+class View(Generic[C]):
+    """Entries by resolved path, over the tree on disk. `held_at` tells where a content can be opened."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        tree: Tree,
+        held_at: Callable[[C], tuple[int, bytes]],
+        entries: Mapping[bytes, C | Directory | Absent] | None = None,
+    ) -> None:
+        self.fs = fs
+        self.tree = tree
+        self.entries: dict[bytes, C | Directory | Absent] = {}
+        self._held_at = held_at
+        self._children: dict[bytes, set[bytes]] = {}
+        for path, entry in (entries or {}).items():
+            self.lay(path, entry)
+
+    def lay(self, path: bytes, entry: C | Directory | Absent | None) -> None:
+        """Lay an entry over a path, or with `None` take it away."""
+        parent, name = _paths.split(path)
+        if entry is None:
+            self.entries.pop(path, None)
+            self._children.get(parent, set()).discard(name)
+        else:
+            self.entries[path] = entry
+            self._children.setdefault(parent, set()).add(name)
+
+    def resolve(self, path: bytes, *, follow_last: bool = True) -> bytes:
+        return self.find(path, follow_last=follow_last)[0]
+
+    def find(self, path: bytes, *, follow_last: bool = True) -> tuple[bytes, Node | None]:
+        """The resolved path, and what is there in this view."""
+        return resolve(path, self.look, self.tree.root, follow_last=follow_last) if path else (path, Node("dir"))
+
+    def look(self, path: bytes) -> Node | None:
+        """What a path is in this view. REQUIRES: its parent is a directory of this view, or absent."""
+        entry = self.entries.get(path)
+        if entry is None:
+            return self.tree.look(path) if self.on_disk(path) else None
+        if isinstance(entry, Absent):
+            return None
+        if isinstance(entry, Directory):
+            return Node("dir")
+        return Node("file") if entry.identity.link is None else Node("link", entry.identity.link)
+
+    def on_disk(self, path: bytes) -> bool:
+        """Whether the disk has a say about a path without an entry: nothing above it was taken away."""
+        if not self.entries:
+            return True
+        while path:
+            path, _ = _paths.split(path)
+            entry = self.entries.get(path)
+            if entry is not None and not isinstance(entry, Directory):
+                return False
+        return True
+
+    def stat(self, path: bytes) -> Stat | None:
+        """The stat of a file or link in this view; `None` for what is absent or a directory only in the view."""
+        entry = self.entries.get(path)
+        if entry is None:
+            return self.tree.stat(path) if self.on_disk(path) else None
+        if isinstance(entry, (Absent, Directory)):
+            return None
+        return self.fs.stat(*self._held_at(entry))
+
+    def where(self, path: bytes) -> tuple[int, bytes]:
+        """Directory descriptor and name under which the content of a file in this view can be opened now."""
+        entry = self.entries.get(path)
+        if entry is None or isinstance(entry, (Absent, Directory)):
+            return self.tree.at(path)
+        return self._held_at(entry)
+
+    def listdir(self, path: bytes) -> list[bytes]:
+        """The names in a directory of this view, sorted."""
+        self.require_directory(path)
+        names: set[bytes] = set()
+        if path not in self.entries or self.is_directory_on_disk(path):
+            names.update(self.tree.listdir(path))
+        for name in self._children.get(path, ()):
+            if isinstance(self.entries[_paths.join(path, name)], Absent):
+                names.discard(name)
+            else:
+                names.add(name)
+        return sorted(names)
+
+    def is_directory_on_disk(self, path: bytes) -> bool:
+        found = self.tree.stat(path) if self.on_disk(path) else None
+        return found is not None and stat.S_ISDIR(found.st_mode)
+
+    def parent_is_directory(self, path: bytes) -> bool:
+        """Every directory above is one in this view."""
+        return all(
+            (node := self.look(above)) is not None and node.kind == "dir" for above in _paths.ancestors(path)[1:]
+        )
+
+    def require_directory(self, path: bytes) -> None:
+        node = Node("dir") if not path else self.look(path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", _paths.decode(path))
+        if node.kind != "dir":
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", _paths.decode(path))
+
+    def require_file(self, path: bytes, *, links: bool = False) -> Node:
+        """The path is a file (or, with `links`, a symbolic link) of this view."""
+        return must_be_file(path, self.look(path) if path else Node("dir"), links=links)
+
+    def version(self, path: bytes) -> str | None:
+        found = self.stat(path)
+        return version_of(found) if found is not None and kind_of(found) == "file" else None
+
+
+def must_be_file(path: bytes, node: Node | None, *, links: bool = False) -> Node:
+    shown = _paths.decode(path)
+    if node is None:
+        raise FileNotFoundError(errno.ENOENT, "no such file", shown)
+    if node.kind == "dir":
+        raise IsADirectoryError(errno.EISDIR, "is a directory", shown)
+    if node.kind == "special" or (node.kind == "link" and not links):
+        raise refuse_special(path)
+    return node
+
+
+def refuse_special(path: bytes) -> InvalidPathError:
+    shown = _paths.decode(path)
+    return InvalidPathError(f"{shown!r} is not a regular file (a device, a FIFO, a socket or a link)", path=shown)
+
+
+def version_of(found: Stat) -> str:
+    """A version: it changes with every replacement, because mtimes never go back and the old inode is still in use."""
+    return f"{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"
