@@ -110,7 +110,7 @@ def test_d04_create_is_private_and_never_takes_what_is_there(tmp_path: Path, at:
     fs.close(wide)
     (tmp_path / "dangling").symlink_to("elsewhere")
     for name in (b"new", b"dangling"):
-        assert error_of(lambda name=name: fs.create(at, name)) == errno.EEXIST  # type: ignore[misc]
+        assert error_of(lambda name=name: fs.create(at, name)) == errno.EEXIST
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -333,9 +333,9 @@ def test_run_all_runs_all_and_raises_a_failure(count: int) -> None:
             raise OSError(errno.EIO, f"job {number}")
 
     with pytest.raises(OSError, match="job 0" if count < _fs._PARALLEL_FROM else "job"):
-        fs.run_all([lambda n=n: job(n) for n in range(count)])  # type: ignore[misc]
+        fs.run_all([lambda n=n: job(n) for n in range(count)])
     assert sorted(done) == list(range(count))
-    fs.run_all(lambda n=n: done.append(n) for n in range(count))  # type: ignore[misc]
+    fs.run_all(lambda n=n: done.append(n) for n in range(count))
     assert len(done) == 2 * count
 
 
@@ -360,7 +360,7 @@ def test_b09_a_failure_is_never_hidden_by_an_interrupt(count: int) -> None:
             raise OSError(errno.EIO, "the disk")
 
     with pytest.raises(OSError, match="the disk"):
-        fs.run_all([lambda n=n: interrupted(n) for n in range(count)])  # type: ignore[misc]
+        fs.run_all([lambda n=n: interrupted(n) for n in range(count)])
 
 
 def test_b09_nor_by_one_that_comes_while_it_is_on_its_way() -> None:
@@ -388,7 +388,7 @@ def test_b09_an_interrupt_alone_comes_through_when_all_is_done(count: int) -> No
         raise ValueError("an error that is being handled is no failure of a job")
     except ValueError:
         with pytest.raises(KeyboardInterrupt):
-            fs.run_all([lambda n=n: job(n) for n in range(count)])  # type: ignore[misc]
+            fs.run_all([lambda n=n: job(n) for n in range(count)])
     assert set(range(1, count)) <= set(done)
 
 
@@ -403,7 +403,7 @@ def test_run_all_works_with_fewer_threads(allowed: int, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(_thread, "start_new_thread", limited)
     done: list[int] = []
-    fs.run_all([lambda n=n: done.append(n) for n in range(50)])  # type: ignore[misc]
+    fs.run_all([lambda n=n: done.append(n) for n in range(50)])
     assert sorted(done) == list(range(50))
 
 
