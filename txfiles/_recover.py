@@ -65,7 +65,7 @@ def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bo
     found = _inventory.take(home)
     if found.resting:
         return report
-    _check_format(home, found)
+    check_format(home, found)
     if durable or any(not pending.process for pending in found.pending):
         sync_private(home)  # what is seen from here on is what is durable
         found = _inventory.take(home)
@@ -87,7 +87,7 @@ def ensure_format(home: Home) -> None:
     home.write_format()
 
 
-def _check_format(home: Home, found: Inventory) -> None:
+def check_format(home: Home, found: Inventory) -> None:
     needed = any(p.journal is not None and p.journal.durability == "full" for p in found.pending)
     if not home.format_is_ours() and (needed or (found.head is not None and found.head.durable)):
         raise home.refuse_without_format()
@@ -96,7 +96,7 @@ def _check_format(home: Home, found: Inventory) -> None:
 def _recover_one(
     home: Home, pending: Pending, found: Inventory, on_conflict: OnConflict, report: RecoveryReport
 ) -> None:
-    journal = _judge(home, pending, found)
+    journal = judge(home, pending, found)
     if journal is None:
         _drop(home, pending, report)
         return
@@ -123,7 +123,7 @@ def _recover_one(
     report.rolled_back.append(done)
 
 
-def _judge(home: Home, pending: Pending, found: Inventory) -> Journal | None:
+def judge(home: Home, pending: Pending, found: Inventory) -> Journal | None:
     """The journal to act on; `None` when there is none and its remains can go. Raises `JournalCorruptError`."""
     if pending.journal is None:
         if pending.state == "intent" or pending.process:
@@ -170,7 +170,7 @@ def _decide(home: Home, evidence: Evidence, on_conflict: OnConflict) -> tuple[fr
     """Which conflicting operations to give up, and which to force. Raises `RecoveryConflictError` when not told."""
     conflicts = evidence.conflicts_forward()
     if conflicts and on_conflict == "raise":
-        raise _conflict(conflicts)
+        raise conflict(conflicts)
     indexes = frozenset(op.index for op in conflicts)
     return (frozenset(), indexes) if on_conflict == "roll-forward" else (indexes, frozenset())
 
@@ -195,7 +195,7 @@ def _roll_forward(
 def _roll_back(home: Home, evidence: Evidence, state: State, on_conflict: OnConflict) -> None:
     conflicts = evidence.conflicts_undo()
     if conflicts and on_conflict == "raise":
-        raise _conflict(conflicts)
+        raise conflict(conflicts)
     if state != "aborting":
         begin_undo(home, evidence.journal, state)
     skip = frozenset(op.index for op in conflicts)
@@ -216,7 +216,7 @@ def _second_round(home: Home, journal: Journal, state: State) -> None:
         raise
 
 
-def _conflict(conflicts: list[Operation]) -> RecoveryConflictError:
+def conflict(conflicts: list[Operation]) -> RecoveryConflictError:
     paths = tuple(sorted(_paths.decode(op.path) for op in conflicts))
     shown = ", ".join(repr(path) for path in paths[:5]) + (", ..." if len(paths) > 5 else "")
     message = f"changed by somebody else since the crash: {shown}; nothing was touched, decide with on_conflict"
