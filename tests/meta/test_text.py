@@ -18,7 +18,7 @@ _FORBIDDEN = {
     "a trailing blank": r"[ \t]$",
     "a tab": r"\t",
 }
-_BINARY = {".png", ".svg", ".ico"}
+_SUFFIXES = {"", ".css", ".md", ".py", ".sh", ".svg", ".toml", ".txt", ".yaml", ".yml"}
 
 
 def _texts() -> list[Path]:
@@ -33,8 +33,9 @@ def _texts() -> list[Path]:
     if listed.returncode == 0:
         paths = [CHECKOUT / line for line in listed.stdout.splitlines()]
     else:
-        paths = [p for p in CHECKOUT.rglob("*") if not any(part.startswith(".") for part in p.parts)]
-    return [path for path in paths if path.is_file() and path.suffix not in _BINARY and path != Path(__file__)]
+        paths = [p for p in CHECKOUT.rglob("*") if not p.relative_to(CHECKOUT).parts[0].startswith(".")]
+    assert paths
+    return [path for path in paths if path.is_file() and path.suffix in _SUFFIXES and path != Path(__file__)]
 
 
 @pytest.mark.parametrize("what", list(_FORBIDDEN))
