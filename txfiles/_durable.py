@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from txfiles import _layout, _paths
+from txfiles._fs import release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,9 +39,7 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None)
     jobs += [
         partial(_sync_old, home, journal, op)
         for op in journal.ops
-        if op.old is not None
-        and op.old.link is None
-        and (head is None or not head.vouches_for_file(op.path, op.old))
+        if op.old is not None and op.old.link is None and (head is None or not head.vouches_for_file(op.path, op.old))
     ]
     unproven = {
         _paths.split(path)[0]
@@ -63,7 +62,7 @@ def _home_round(home: Home) -> None:
     try:
         _sync_dir(home, parent)
     finally:
-        home.fs.close(parent)
+        release(home.fs, parent)
 
 
 def second_round(home: Home, journal: Journal, private_done: list[bool]) -> None:
@@ -95,7 +94,7 @@ def _sync_file(home: Home, name: bytes) -> None:
     try:
         home.fs.sync_file(fd)
     finally:
-        home.fs.close(fd)
+        release(home.fs, fd)
 
 
 def _sync_old(home: Home, journal: Journal, op: Operation) -> None:
@@ -113,10 +112,10 @@ def _sync_old(home: Home, journal: Journal, op: Operation) -> None:
         try:
             home.fs.sync_file(fd)
         finally:
-            home.fs.close(fd)
+            release(home.fs, fd)
     finally:
         if parent >= 0:
-            home.fs.close(parent)
+            release(home.fs, parent)
 
 
 def _sync_directory(home: Home, path: bytes) -> None:
@@ -127,7 +126,7 @@ def _sync_directory(home: Home, path: bytes) -> None:
     try:
         _sync_dir(home, fd)
     finally:
-        home.fs.close(fd)
+        release(home.fs, fd)
 
 
 def _sync_dir(home: Home, fd: int) -> None:

@@ -329,8 +329,8 @@ def _raise_first(errors: list[BaseException], outer: BaseException | None) -> No
     for error in errors:
         cause: BaseException | None = error
         while cause is not None and cause is not outer:  # an interrupt may have come while a failure was on its way
-            if isinstance(cause, Exception):
-                raise cause
+            if isinstance(cause, Exception) and not isinstance(cause, (FileNotFoundError, NotADirectoryError)):
+                raise cause  # those two a job deals with itself: what is gone needs no sync
             cause = cause.__context__
     if errors:
         raise errors[0]
@@ -375,6 +375,13 @@ def _fdinfo_mount_id(fd: int) -> int:
             if line.startswith(b"mnt_id:"):
                 return int(line[7:])
     raise OSError(errno.ENOSYS, "the kernel does not tell the mount of a file")
+
+
+def release(fs: FileSystem, *fds: int) -> None:
+    """Close descriptors that nothing was written through: what close(2) then reports means nothing."""
+    for fd in fds:
+        with suppress(OSError):
+            fs.close(fd)
 
 
 _current: FileSystem = KernelFS()

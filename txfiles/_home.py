@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from txfiles import _layout, _metadata, _paths
+from txfiles._fs import release
 from txfiles._lock import make_lock
 from txfiles._tree import Tree
 from txfiles.errors import (
@@ -57,7 +58,7 @@ class Home:
         try:
             private_fd = _open_private(fs, root, root_fd)
         except BaseException:
-            fs.close(root_fd)
+            release(fs, root_fd)
             raise
         home = cls(fs, root, root_fd, private_fd)
         try:
@@ -74,10 +75,10 @@ class Home:
         try:
             private_fd = fs.open_dir(root_fd, _layout.PRIVATE)
         except FileNotFoundError:
-            fs.close(root_fd)
+            release(fs, root_fd)
             return None
         except BaseException:
-            fs.close(root_fd)
+            release(fs, root_fd)
             raise
         return cls(fs, root, root_fd, private_fd)
 
@@ -90,8 +91,7 @@ class Home:
         finally:
             fds, self.root_fd, self.private_fd = (self.root_fd, self.private_fd), -1, -1
             self.tree.close()
-            for fd in fds:
-                self.fs.close(fd)
+            release(self.fs, *fds)
 
     def require_own_mount(self) -> None:
         if self.fs.mount_id(self.root_fd) != self.fs.mount_id(self.private_fd):
@@ -107,7 +107,7 @@ class Home:
             try:
                 there = self.fs.fstat(fd)
             finally:
-                self.fs.close(fd)
+                release(self.fs, fd)
             if (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino) and self.is_in_place():
                 return
         shown = _paths.decode(self.root)
@@ -141,7 +141,7 @@ class Home:
                 chunks.append(chunk)
             return b"".join(chunks)
         finally:
-            self.fs.close(fd)
+            release(self.fs, fd)
 
     def remove(self, name: bytes) -> None:
         """Unlink a file of the private directory if it is there."""
@@ -165,18 +165,19 @@ class Home:
     def write_format(self) -> None:
         """Write `format` anew. REQUIRES: the lock, and no journal or HEAD that needs the old one."""
         temp = _layout.token(self.fs.random_id(), 0)
-        fd = self.fs.create(self.private_fd, temp)
         try:
-            if self.fs.write(fd, _layout.FORMAT_TEXT) != len(_layout.FORMAT_TEXT):
-                raise OSError(errno.ENOSPC, "the format file could not be written whole", _paths.decode(self.root))
-            if self.group_shared:
-                self.fs.chmod(fd, 0o660)
+            fd = self.fs.create(self.private_fd, temp)
+            try:
+                if self.fs.write(fd, _layout.FORMAT_TEXT) != len(_layout.FORMAT_TEXT):
+                    raise OSError(errno.ENOSPC, "the format file could not be written whole", _paths.decode(self.root))
+                if self.group_shared:
+                    self.fs.chmod(fd, 0o660)
+            finally:
+                self.fs.close(fd)
             self.fs.rename(self.private_fd, temp, self.private_fd, _layout.FORMAT)
         except BaseException:
             self.remove(temp)
             raise
-        finally:
-            self.fs.close(fd)
 
     def refuse_without_format(self) -> RecoveryError:
         shown = _paths.decode(_paths.join(self.root, _layout.PRIVATE))
@@ -198,7 +199,7 @@ def _make_directories(fs: FileSystem, path: bytes, *, durable: bool) -> None:
         try:
             fs.sync_dir(fd)
         finally:
-            fs.close(fd)
+            release(fs, fd)
 
 
 def _open_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
@@ -214,7 +215,7 @@ def _open_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
     try:
         _share_with_group(fs, root_fd, fd)
     except BaseException:
-        fs.close(fd)
+        release(fs, fd)
         raise
     return fd
 

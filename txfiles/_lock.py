@@ -25,6 +25,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
+from txfiles._fs import release
 from txfiles._layout import LOCK, PRIVATE
 from txfiles._paths import decode
 from txfiles.errors import (
@@ -63,6 +64,32 @@ def make_lock(fs: FileSystem, private_fd: int, root: bytes) -> Lock:
     if fs.lock_factory is not None:
         return cast("Lock", fs.lock_factory(fs, private_fd, root))
     return RootLock(fs, private_fd, root)
+
+
+def is_locked(fs: FileSystem, private_fd: int) -> bool:
+    """Whether a writer has the lock now, for those who may not lock it themselves: it needs to be read only.
+
+    Raises `OSError` when the lock file cannot be opened.
+    """
+    from filelock import lock_descriptor, unlock_descriptor
+
+    try:
+        fd = fs.open_read(private_fd, LOCK)
+    except FileNotFoundError:
+        return False
+    try:
+        if not lock_descriptor(fd, blocking=False):
+            return True
+        unlock_descriptor(fd)  # closing alone would leave it to a child that is forked right now (L3)
+        return False
+    except OSError as error:
+        if error.errno == errno.EBADF:  # NFS locks only what is open for writing: then nobody can tell
+            return True
+        if error.errno in _NO_LOCKS:
+            return False
+        raise
+    finally:
+        release(fs, fd)
 
 
 class RootLock:
@@ -309,15 +336,14 @@ class _Ticket:
                 if self.locked:
                     self.queue.released = time.monotonic()
                 fd, self.fd, self.locked, self._unlock_due = self.fd, -1, False, False
-                self._fs.close(fd)
+                release(self._fs, fd)
 
     def abandon(self) -> None:
         """In a forked child: close what belongs to the parent (L3)."""
         fd, self.fd, self.locked, self.queue = self.fd, -1, False, _no_queue
         self._closing = threading.RLock()
         if fd >= 0:
-            with suppress(OSError):  # nothing was written through it, and it is closed whatever close(2) says
-                self._fs.close(fd)
+            release(self._fs, fd)
         elif self._opening_at >= 0:
             with suppress(FileNotFoundError):  # then it was not made yet
                 _close_copies(self._fs, self._fs.stat(self._opening_at, LOCK))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 from typing import IO, TYPE_CHECKING, Any
 
+from txfiles._fs import release
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,7 +38,7 @@ class _RawReader(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             super().close()
-            self._fs.close(self._fd)
+            release(self._fs, self._fd)
 
 
 class _RawWriter(io.RawIOBase):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txfiles import _journal, _layout, _metadata, _paths
+from txfiles._fs import release
 from txfiles._journal import Identity, Meta, Operation
 from txfiles.errors import UnsupportedFilesystemError
 
@@ -127,14 +128,14 @@ class Tokens:
     def remove(self, index: int) -> None:
         """Unlink a token of this transaction that is no longer wanted."""
         if (fd := self._open.pop(index, None)) is not None:
-            self.fs.close(fd)
+            release(self.fs, fd)
         with suppress(FileNotFoundError):
             self.fs.unlink(self.at, self.name(index))
         self._made.discard(index)
 
     def remove_all(self) -> None:
         """Unlink every token made so far; may be called again after an error or an interrupt."""
-        self.close()
+        self.drop()
         for index in sorted(self._made):
             self.remove(index)
         for index in sorted(self._old):
@@ -143,9 +144,20 @@ class Tokens:
             self._old.discard(index)
 
     def close(self) -> None:
-        """Close the descriptors that were kept for the sync round."""
+        """Close the descriptors that were kept for the sync round: all of them, then raises the first error."""
+        failed: OSError | None = None
         while self._open:
-            self.fs.close(self._open.popitem()[1])
+            try:
+                self.fs.close(self._open.popitem()[1])
+            except OSError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def drop(self) -> None:
+        """Close them without asking: the transaction is over."""
+        fds, self._open = list(self._open.values()), {}
+        release(self.fs, *fds)
 
     def sync(self, index: int) -> None:
         """Make content, size and metadata of a token durable (A3); may be called from any thread."""
@@ -157,7 +169,7 @@ class Tokens:
         try:
             self.fs.sync_file(fd)
         finally:
-            self.fs.close(fd)
+            release(self.fs, fd)
 
     def keep(self, index: int, fd: int, mode: int) -> None:
         """Take over the descriptor that wrote a token: kept for the sync round, or closed where another can be had."""
@@ -221,10 +233,8 @@ class Writer:
         """Close and unlink the token; does nothing after `finish`."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            try:
-                self._fs.close(fd)
-            finally:
-                self._tokens.remove(self.index)
+            release(self._fs, fd)
+            self._tokens.remove(self.index)
 
 
 def identity_of(found: Stat, link: bytes | None = None) -> Identity:
@@ -244,5 +254,5 @@ def digest_of_file(fs: FileSystem, at: int, name: bytes) -> str:
         while chunk := fs.read(fd, _STEP):
             digest.update(chunk)
     finally:
-        fs.close(fd)
+        release(fs, fd)
     return digest.hexdigest()

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles import _paths
+from txfiles._fs import release
 from txfiles._layout import PRIVATE
 from txfiles.errors import InvalidPathError, UnsupportedFilesystemError
 
@@ -46,8 +47,7 @@ class Tree:
         """Close every directory but the root, and forget what was known about them."""
         fds, self._open = list(self._open.values()), {}
         self._same_mount = {_paths.ROOT}
-        for fd in fds:
-            self.fs.close(fd)
+        release(self.fs, *fds)
 
     def open_dir(self, path: bytes) -> int:
         """A descriptor of the directory, good until some other directories have been opened. Not to be closed."""
@@ -59,7 +59,7 @@ class Tree:
             fd = self.fs.open_dir(self.open_dir(parent), name)
             while len(self._open) >= _OPEN_AT_MOST:
                 oldest = next(iter(self._open))
-                self.fs.close(self._open.pop(oldest))
+                release(self.fs, self._open.pop(oldest))
         self._open[path] = fd
         return fd
 
@@ -70,7 +70,7 @@ class Tree:
             try:
                 below = self.fs.open_dir(fd, name)
             finally:
-                self.fs.close(fd)
+                release(self.fs, fd)
             fd = below
         return fd
 
@@ -131,7 +131,7 @@ class Tree:
     def forget(self, path: bytes) -> None:
         """A directory is about to go, or is gone: close it and whatever was open below it."""
         for known in [p for p in self._open if p == path or _paths.is_below(p, path)]:
-            self.fs.close(self._open.pop(known))
+            release(self.fs, self._open.pop(known))
         self._same_mount.discard(path)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from txfiles import _paths
+from txfiles._fs import release
 from txfiles._layout import PRIVATE
 from txfiles._staging import ABSENT, Directory, Staging, refuse_special
 from txfiles._tokens import Token
@@ -169,7 +170,7 @@ def copy_content(staging: Staging, source: bytes, target: bytes, meta: Meta) -> 
         finally:
             writer.discard()
     finally:
-        staging.fs.close(fd)
+        release(staging.fs, fd)
 
 
 def _copied(staging: Staging, source: bytes, target: bytes, *, is_dir: bool = False) -> Meta:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from txfiles import _fs, _json, _paths, _streams, _trees
+from txfiles._fs import release
 from txfiles._home import Home, locate
 from txfiles._protocol import Commit, prepare, run_to_end
 from txfiles._recover import ensure_format, recover_locked, rests
@@ -176,7 +177,7 @@ class FileTransaction:
                 if discard:
                     self._tokens.remove_all()
             finally:
-                self._tokens.close()
+                self._tokens.drop()
                 self._home.close()
 
         run_to_end(end)
@@ -216,7 +217,7 @@ class FileTransaction:
                     chunks.append(chunk)
                 return b"".join(chunks)
             finally:
-                self._fs.close(fd)
+                release(self._fs, fd)
 
     def read_text(self, path: AnyPath) -> str:
         """The same, decoded from UTF-8; newlines as they are. Raises `UnicodeDecodeError`."""
@@ -451,7 +452,7 @@ class FileTransaction:
             error.filename = _paths.decode(resolved)
             raise
         if not stat.S_ISREG(self._fs.fstat(fd).st_mode):
-            self._fs.close(fd)
+            release(self._fs, fd)
             raise refuse_special(resolved)
         return fd
 
@@ -461,7 +462,7 @@ class FileTransaction:
             while chunk := self._fs.read(fd, _CHUNK):
                 yield chunk
         finally:
-            self._fs.close(fd)
+            release(self._fs, fd)
 
 
 def check_settings(durability: str, timeout: float | None) -> None:

@@ -1,0 +1,22 @@
+"""Where the tests of this folder work."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory, where a sync costs nothing; elsewhere an ordinary one."""
+    if not os.path.isdir("/dev/shm"):
+        yield tmp_path
+        return
+    path = tempfile.mkdtemp(prefix="txfiles-", dir="/dev/shm")
+    yield Path(path)
+    shutil.rmtree(path)

@@ -1,0 +1,76 @@
+"""Ctrl-C at each call between the begin and the end of a transaction, and twice: before or after, and the lock free."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.crash.scenarios import BY_NAME, Tree, prepare, resting, tree
+from txfiles import FileTransaction, _fs
+from txfiles.testing._faults import FaultyFS, interrupt_at
+
+
+def _fresh(name: str, root: Path) -> Tree:
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    return prepare(BY_NAME[name], root)
+
+
+def _commit(root: Path, name: str, fs: FaultyFS) -> None:
+    with _fs.use(fs), FileTransaction(root) as tx:  # type: ignore[arg-type]
+        BY_NAME[name].change(tx)
+
+
+DEEP = bool(os.environ.get("TXFILES_DEEP"))
+
+
+@pytest.fixture(autouse=True)
+def _close_what_an_interrupt_lost() -> Iterator[None]:
+    """Between open(2) and the assignment an interrupt loses the number of a descriptor: nothing that holds a lock."""
+    before = _open_descriptors()
+    yield
+    for fd in _open_descriptors() - before:
+        os.close(fd)
+
+
+def _open_descriptors() -> set[int]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the descriptor of the listing itself is gone
+            os.fstat(int(name))
+            found.add(int(name))
+    return found
+
+
+@pytest.mark.parametrize("gap", [None, 1, 2, 5], ids=["once", "next call", "two later", "five later"])
+@pytest.mark.parametrize("name", ["replace four", "mixed"])
+def test_interrupted_at_each_call(memory: Path, name: str, gap: int | None) -> None:
+    root = memory / "root"
+    _fresh(name, root)
+    counting = FaultyFS(_fs.KernelFS())
+    _commit(root, name, counting)
+    after = tree(root)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    outcomes = set()
+    try:
+        for number in range(1, counting.calls + 1, 1 if DEEP or gap is None else 5 if name == "mixed" else 2):
+            before = _fresh(name, root)
+            numbers = (number,) if gap is None else (number, number + gap)
+            where = f"interrupted at {numbers}, {counting.trace[number - 1]}"
+            with pytest.raises(KeyboardInterrupt):
+                _commit(root, name, FaultyFS(_fs.KernelFS(), interrupt_at(*numbers)))
+                pytest.fail(f"{where}: the interrupt was swallowed")
+            with FileTransaction(root, timeout=0, durability="process"):
+                found = tree(root)
+            assert found in (before, after), where
+            assert resting(root), where
+            outcomes.add(found == after)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert outcomes == {False, True}
