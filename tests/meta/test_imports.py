@@ -21,6 +21,8 @@ LAYERS = """
     snapshot
     recovery
     transaction
+    _reader
+    _lookout  _overlay
     _recover
     _protocol
     _durable  _evidence  _inventory

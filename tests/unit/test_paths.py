@@ -244,3 +244,18 @@ def test_glob_refuses_to_leave_the_root(pattern: str) -> None:
 def test_many_stars_are_matched_in_reasonable_time() -> None:
     assert not _paths.compile_glob("*" * 200 + "b").fullmatch("a" * 2000)
     assert not _paths.compile_glob("/".join(["**"] * 200 + ["b"])).fullmatch("/".join("a" * 500))
+
+
+@given(patterns, paths)
+def test_the_fixed_part_is_above_every_match(pattern: list[str], path: list[str]) -> None:
+    text, found = "/".join(pattern), "/".join(path)
+    start = _paths.fixed_part(text)
+    if _paths.compile_glob(text).fullmatch(found):
+        assert _paths.encode(found) == start or _paths.is_below(_paths.encode(found), start)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "start"), [("a/b/*.json", b"a/b"), ("./a//b", b"a/b"), ("*", b""), ("a[b]/c", b""), ("a/**", b"a")]
+)
+def test_fixed_part(pattern: str, start: bytes) -> None:
+    assert _paths.fixed_part(pattern) == start
