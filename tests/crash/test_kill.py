@@ -1,4 +1,4 @@
-"""A child is killed (SIGKILL) at each call to the system: of a commit, and then of the recovery, and of that one again."""
+"""A child is killed (SIGKILL) at each call to the system: of a commit, then of its recovery, and of that one again."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_killed_at_each_call(memory: Path, name: str, durability: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_recovery_killed_at_each_call(memory: Path, name: str) -> None:
-    """Every call of the commit in the deep run, some otherwise; each recovery is killed a little later than the last."""
+    """Every call of the commit in the deep run, some otherwise; each recovery dies a little later than the last."""
     root = memory / "root"
     _fresh(name, root)
     fs = FaultyFS(_fs.KernelFS())
