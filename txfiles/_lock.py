@@ -17,7 +17,6 @@ acquisitions with no pause between them. It is short while others are known to w
 from __future__ import annotations
 
 import errno
-import stat
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from txfiles._fs import release
 from txfiles._layout import LOCK, PRIVATE
+from txfiles._lockfile import close_copies, open_lock_file
 from txfiles._paths import decode
 from txfiles.errors import (
     ConflictError,
@@ -41,10 +41,11 @@ if TYPE_CHECKING:
 
 _POLL = 0.001  # seconds between two attempts
 _POLL_MAX = 0.005  # the same, for who waits so long that a moment more is nothing
+_AT_ONCE = 0.003  # seconds that even a timeout of 0 waits: a reader in `is_locked` has the lock for a moment
 _TURN = 0.002  # seconds that a process may go on without a pause while others wait
 _LONE_TURN = 0.05  # the same, while nobody is known to wait: the longest that a newcomer stands before a busy lock
 _POLITE = 8  # pauses without meeting anybody after which a process believes that it is alone
-_ATTEMPTS = 50  # at a lock file that is being made, or that somebody keeps replacing
+_ATTEMPTS = 50  # at a lock file that somebody keeps replacing
 _IDLE_QUEUES = 64  # remembered, for their pace
 _NO_LOCKS = frozenset((errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP))
 
@@ -111,7 +112,7 @@ class RootLock:
         return self._ticket is not None and self._ticket.locked
 
     def acquire(self, timeout: float | None, owner: object) -> None:
-        """Wait for the lock, at most `timeout` seconds; `None` is for ever, 0 not at all.
+        """Wait for the lock, at most `timeout` seconds; `None` is for ever, 0 gives up at once.
 
         `owner` is whoever would wait for itself in a second transaction: a thread, a task. Owners are compared with
         `==`. Raises `NestedTransactionError` when the owner already has or awaits the lock of this root in this
@@ -198,7 +199,7 @@ class _Wait:
 
     def __init__(self, timeout: float | None, path: str) -> None:
         self._began = time.monotonic()
-        self._until = None if timeout is None else self._began + timeout
+        self._until = None if timeout is None else self._began + max(timeout, _AT_ONCE)
         self._path = path
 
     def left(self) -> float:
@@ -243,9 +244,9 @@ class _Queue:
         turn = now - self._turn_began
         left = self.released + _interval(turn) * (1 + 0.4 * _chance()) - now
         if left > 0:
-            if turn < (_TURN if self._pauses_due else _LONE_TURN) or not wait.left():
+            if turn < (_TURN if self._pauses_due else _LONE_TURN) or wait.left() <= left:
                 return
-            time.sleep(min(left, wait.left()))
+            time.sleep(left)
             self._pauses_due = max(0, self._pauses_due - 1)
         self._turn_began = time.monotonic()
 
@@ -307,7 +308,7 @@ class _Ticket:
     def open(self, private_fd: int, private: Stat) -> None:
         self._opening_at = private_fd
         try:
-            self.fd = _open_lock_file(self._fs, private_fd, private)
+            self.fd = open_lock_file(self._fs, private_fd, private)
         finally:
             self._opening_at = -1
 
@@ -346,7 +347,7 @@ class _Ticket:
             release(self._fs, fd)
         elif self._opening_at >= 0:
             with suppress(FileNotFoundError):  # then it was not made yet
-                _close_copies(self._fs, self._fs.stat(self._opening_at, LOCK))
+                close_copies(self._fs, self._fs.stat(self._opening_at, LOCK))
 
 
 def _end(ticket: _Ticket) -> None:
@@ -356,49 +357,6 @@ def _end(ticket: _Ticket) -> None:
     finally:  # once more, so that a Ctrl-C in the midst of it leaves nothing held
         ticket.close()
         ticket.leave()
-
-
-def _open_lock_file(fs: FileSystem, private_fd: int, private: Stat) -> int:
-    for attempt in range(_ATTEMPTS):
-        try:
-            fd = fs.open_append(private_fd, LOCK)  # no O_CREAT: fs.protected_regular forbids it, even to root
-        except FileNotFoundError:
-            try:
-                fd = fs.create(private_fd, LOCK)
-            except FileExistsError:
-                continue
-        except PermissionError:
-            if not private.st_mode & stat.S_IWGRP or attempt == _ATTEMPTS - 1:
-                raise
-            time.sleep(_POLL)  # another member of the group may be just making it, and not have shared it yet
-            continue
-        try:
-            _share(fs, fd, private)
-        except BaseException:
-            fs.close(fd)
-            raise
-        return fd
-    raise OSError(errno.EAGAIN, "made and removed again and again")
-
-
-def _share(fs: FileSystem, fd: int, private: Stat) -> None:
-    """Let all lock who may write the private directory, whatever the umask; and its owner, if root made the file.
-
-    Only a file of our own, empty and without another name: a stranger may have moved in one that is to stay private.
-    """
-    file, euid = fs.fstat(fd), fs.ids()[0]
-    if not stat.S_ISREG(file.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file")
-    if file.st_uid != euid or file.st_size or file.st_nlink != 1:
-        return
-    shared = private.st_mode & stat.S_IWGRP
-    uid, gid = private.st_uid if euid == 0 else euid, private.st_gid if shared else file.st_gid
-    mode = 0o660 if shared else 0o600
-    if (uid, gid) != (file.st_uid, file.st_gid):
-        with suppress(PermissionError):  # a group that we are not in; root that is nobody on a server
-            fs.chown(fd, uid, gid)
-    if file.st_mode & mode != mode:
-        fs.chmod(fd, mode)
 
 
 _fork_hooked = False
@@ -420,17 +378,3 @@ def _abandon_all() -> None:
     _queues.clear()
     for ticket in tickets:
         ticket.abandon()
-
-
-def _close_copies(fs: FileSystem, lock: Stat) -> None:
-    """Close every descriptor of the lock file: another thread was opening one, and had no time to note its number."""
-    listing = fs.open_dir(None, b"/dev/fd", follow=True)
-    try:
-        fds = [int(name) for name in fs.listdir(listing)]
-    finally:
-        fs.close(listing)
-    for fd in fds:
-        with suppress(OSError):  # `listing` itself is among them
-            found = fs.fstat(fd)
-            if (found.st_dev, found.st_ino) == (lock.st_dev, lock.st_ino):
-                fs.close(fd)

@@ -31,6 +31,7 @@ LAYERS = """
     _home  _view
     _tokens
     _tree  _metadata  _lock  _json
+    _lockfile
     _fs
     _journal
     _paths

@@ -101,13 +101,15 @@ def wait_for_queue(private_fd: int, *, waiters: int) -> None:
 
 
 def test_the_file_is_private_empty_and_stays(home: Path, lock: _lock.RootLock) -> None:
+    seen = [lock.held]
     lock.acquire(0, 1)
-    assert lock.held
+    seen.append(lock.held)
     lock.check()
     assert not is_free(home)
     lock.release()
     lock.release()
-    assert not lock.held
+    seen.append(lock.held)
+    assert seen == [False, True, False]
     assert is_free(home)
     found = file_of(home).lstat()
     assert (stat.S_IFMT(found.st_mode), stat.S_IMODE(found.st_mode), found.st_size) == (stat.S_IFREG, 0o600, 0)
@@ -203,6 +205,27 @@ def test_timeout(home: Path, lock: _lock.RootLock) -> None:
             assert caught.value.path == str(file_of(home))
             assert isinstance(caught.value, TimeoutError)
             assert not lock.held
+
+
+def test_a_look_of_a_reader_is_no_reason_to_give_up(
+    home: Path, lock: _lock.RootLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the lock for a moment, because the kernel cannot be asked otherwise."""
+    answers = [False, True]
+    monkeypatch.setattr("filelock.lock_descriptor", lambda fd, *, blocking: answers.pop(0))
+    lock.acquire(0, 1)
+
+
+def test_whether_somebody_has_it(home: Path, private_fd: int, lock: _lock.RootLock) -> None:
+    assert not _lock.is_locked(FS, private_fd), "there is no lock file"
+    lock.acquire(0, 1)
+    assert _lock.is_locked(FS, private_fd)
+    lock.check()
+    lock.release()
+    assert not _lock.is_locked(FS, private_fd)
+    assert is_free(home)
+    with holder(home):
+        assert _lock.is_locked(FS, private_fd)
 
 
 def test_none_waits_for_as_long_as_it_takes(home: Path, lock: _lock.RootLock) -> None:
@@ -602,6 +625,25 @@ def test_e13_its_owner_shares_what_a_kill_left_unshared_and_nothing_else() -> No
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
+def test_e13_it_waits_for_who_is_just_making_it(home: Path, private_fd: int) -> None:
+    class Unshared(_fs.KernelFS):
+        refused = 0
+
+        def open_append(self, at: int, name: bytes) -> int:
+            if self.refused < 3:
+                self.refused += 1
+                raise PermissionError(errno.EACCES, "Permission denied", name)
+            return super().open_append(at, name)
+
+    lock = _lock.RootLock(Unshared(), private_fd, os.fsencode(home))
+    with pytest.raises(PermissionError, match="lock file"):
+        lock.acquire(1, 1)
+    (home / ".txfiles").chmod(0o770)
+    lock = _lock.RootLock(Unshared(), private_fd, os.fsencode(home))
+    lock.acquire(1, 1)
+    lock.release()
+
+
 @pytest.mark.needs("users")
 def test_d06_root_does_not_shut_the_owner_out() -> None:
     with public_directory() as where:
@@ -757,6 +799,89 @@ def test_e02_a_fork_amid_the_work_of_other_threads(home: Path) -> None:
     assert is_free(home)
 
 
+@pytest.mark.parametrize("moment", ["in a close", "in the queue"])
+def test_e02_a_fork_at_the_worst_moment(home: Path, moment: str) -> None:
+    """Another thread is inside, with a mutex that nobody will ever release in the child."""
+    code = """
+    inside, go = threading.Event(), threading.Event()
+    def stay():
+        inside.set()
+        go.wait()
+    class Slow(_fs.KernelFS):
+        def close(self, fd):
+            if threading.current_thread() is thread:
+                stay()
+            super().close(fd)
+    class Owner:
+        def __eq__(self, other):
+            if threading.current_thread() is thread:
+                stay()
+            return False
+    if sys.argv[2] == "in a close":
+        lock = _lock.RootLock(Slow(), private_fd, root)
+        lock.acquire(0, 1)
+        thread = threading.Thread(target=lock.release)
+    else:
+        lock.acquire(0, Owner())
+        thread = threading.Thread(target=_lock.make_lock(fs, private_fd, root).acquire, args=(10, Owner()))
+    thread.start()
+    inside.wait()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(5)
+        lock.release()
+        assert not lock.held
+        other = _lock.make_lock(fs, private_fd, root)
+        try:
+            other.acquire(0, 1)
+        except LockTimeoutError:
+            pass
+        os._exit(0)
+    end = os.waitpid(pid, 0)[1]
+    go.set()
+    lock.release()
+    thread.join()
+    assert end == 0, end
+    """
+    run_python(LOCK + code.replace("\n    ", "\n"), home, moment).check()
+
+
+def test_a_release_that_fails_frees_it_and_says_so(
+    home: Path, lock: _lock.RootLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(fd: int) -> None:
+        raise OSError(errno.EIO, "injected")
+
+    lock.acquire(0, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("filelock.unlock_descriptor", failing)
+        with pytest.raises(OSError, match="injected"):
+            lock.release()
+    assert not lock.held
+    assert is_free(home)
+    lock.acquire(0, 1)
+
+
+def test_ctrl_c_after_the_answer_of_the_kernel(
+    home: Path, lock: _lock.RootLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even a copy of the descriptor keeps what was locked a moment before."""
+    copies = []
+
+    def interrupted(fd: int, *, blocking: bool) -> bool:
+        copies.append(os.dup(fd))
+        assert lock_descriptor(fd, blocking=blocking)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("filelock.lock_descriptor", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire(0, 1)
+    assert is_free(home)
+    os.close(copies.pop())
+    lock.acquire(0, 1)
+
+
 def test_e23_ctrl_c_while_it_waits(home: Path, private_fd: int, lock: _lock.RootLock) -> None:
     with holder(home):
         threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
@@ -779,18 +904,21 @@ def test_e23_ctrl_c_at_any_moment(home: Path) -> None:
     dice = random.Random(int(sys.argv[2]))
     other = os.open(root + b"/.txfiles/lock", os.O_RDWR | os.O_CREAT)
     lock.acquire(0, 1); lock.release()
-    hits = 0
+    armed, hits = False, 0
+    def interrupt(*_):
+        if armed:
+            raise KeyboardInterrupt
+    signal.signal(signal.SIGALRM, interrupt)
     for _ in range(1500):
         mine = _lock.make_lock(fs, private_fd, root)
-        _lock._LONE_TURN = 1e9
         try:
             try:
+                armed = True
                 signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-6, 120e-6))
                 mine.acquire(0, 1)
-                assert mine.held
                 mine.release()
             finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                armed = False
         except KeyboardInterrupt:
             hits += 1
             mine.release()
@@ -800,8 +928,7 @@ def test_e23_ctrl_c_at_any_moment(home: Path) -> None:
         fcntl.flock(other, fcntl.LOCK_UN)
     print(hits)
     """
-    prelude = "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
-    done = run_python(prelude + LOCK + code.replace("\n    ", "\n"), home, 0).check()
+    done = run_python(LOCK + code.replace("\n    ", "\n"), home, 0).check()
     assert int(done.stdout) > 100
 
 
@@ -839,18 +966,73 @@ def test_processes_share_it(home: Path, count: int, hold: float) -> None:
 
 
 def test_a_newcomer_need_not_wait_for_a_lucky_moment(home: Path, lock: _lock.RootLock) -> None:
-    """A writer that goes on and on leaves others a chance, though it knows of nobody."""
-    with child(LOCK + LOOP, home, 0.003, 30) as busy:
+    """A writer with long transactions, one right after the other, leaves others a chance, though it knows of nobody."""
+    with child(LOCK + LOOP, home, 0.06, 30) as busy:
         busy.expect("ready")
         busy.send()
         waits = []
-        for _ in range(8):
-            time.sleep(0.05)
+        for _ in range(7):
+            time.sleep(0.13)
             began = time.monotonic()
-            lock.acquire(5, 1)
+            lock.acquire(10, 1)
             waits.append(time.monotonic() - began)
             lock.release()
-        assert sorted(waits)[4] < 0.3, waits
+        assert sorted(waits)[3] < 0.25, waits
+
+
+class Clock:
+    """Takes the place of the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def monotonic_ns(self) -> int:
+        return 0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept += seconds
+
+
+def test_the_pace_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In milliseconds: a pause of 1 after each turn; turns of 2 while others are met, of 50 when nobody is."""
+    clock = Clock()
+    monkeypatch.setattr(_lock, "time", clock)
+    queue, wait = _lock._Queue(), _lock._Wait(None, "")
+
+    def turns(milliseconds: float, *, hold: float = 0.3) -> list[float]:
+        """How long the process went on between pauses, in `milliseconds` of taking the lock for `hold` each."""
+        lengths, began, until = [], clock.now, clock.now + milliseconds / 1000
+        while clock.now < until:
+            clock.slept = 0.0
+            queue.pause(wait)
+            if clock.slept:
+                assert clock.slept == pytest.approx(0.001)
+                lengths.append(round((clock.now - clock.slept - began) * 1000, 6))
+                began = clock.now
+            clock.now += hold / 1000
+            queue.released = clock.now
+        return lengths
+
+    assert turns(180) == [50.1, 50.1, 50.1]
+    queue.met_others()
+    assert turns(80) == [2.1] * _lock._POLITE + [50.1]
+    queue.met_others()
+    assert turns(12, hold=3) == [3, 3, 3]
+    clock.now += 0.002  # the writer itself was away for long enough
+    assert turns(1) == []
+
+    late = _lock._Wait(0, "")
+    clock.now += 0.0025
+    queue.released, clock.slept = clock.now, 0.0
+    queue.met_others()
+    clock.now += 0.0001
+    queue.pause(late)
+    assert not clock.slept, "who has no time left does not pause"
 
 
 def test_it_runs_from_the_checkout() -> None:
