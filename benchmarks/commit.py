@@ -227,9 +227,8 @@ def main() -> None:
     found = summary(samples)
     for key, value in where.items():
         print(f"{key:12} {value}")
-    print(
-        f"\n{options.files} files x {options.size} B, {options.rounds} rounds, {'new' if options.create else 'rewritten'}\n"
-    )
+    how = "new" if options.create else "rewritten"
+    print(f"\n{options.files} files x {options.size} B, {options.rounds} rounds, {how}\n")
     print(f"{'':14}{'median':>10}{'p95':>10}{'txfiles / this':>17}")
     for name, row in found.items():
         ratio = f"{row['txfiles_over_this']:17.2f}" if "txfiles_over_this" in row else ""
