@@ -54,7 +54,7 @@ class Home:
         """Open for writing; makes the private directory, and with `create` the root, where they are missing."""
         if create:
             _make_directories(fs, root, durable=durable)
-        root_fd = fs.open_dir(None, root, follow=True)
+        root_fd = _open_root(fs, root)
         try:
             private_fd = _open_private(fs, root, root_fd)
         except BaseException:
@@ -71,7 +71,7 @@ class Home:
     @classmethod
     def find(cls, fs: FileSystem, root: bytes) -> Home | None:
         """Open what is there and make nothing; `None` when the root has no private directory."""
-        root_fd = fs.open_dir(None, root, follow=True)
+        root_fd = _open_root(fs, root)
         try:
             private_fd = fs.open_dir(root_fd, _layout.PRIVATE)
         except FileNotFoundError:
@@ -184,6 +184,14 @@ class Home:
         return RecoveryError(f"{shown!r} holds a journal but no valid format file; nothing was touched", path=shown)
 
 
+def _open_root(fs: FileSystem, root: bytes) -> int:
+    try:
+        return fs.open_dir(None, root, follow=True)
+    except OSError as error:
+        error.filename = _paths.decode(root)
+        raise
+
+
 def _make_directories(fs: FileSystem, path: bytes, *, durable: bool) -> None:
     parent = path.rpartition(b"/")[0] or b"/"
     try:
@@ -203,14 +211,15 @@ def _make_directories(fs: FileSystem, path: bytes, *, durable: bool) -> None:
 
 
 def _open_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
-    with suppress(FileExistsError):
-        fs.mkdir(root_fd, _layout.PRIVATE, 0o700)
+    shown = _paths.decode(_paths.join(root, _layout.PRIVATE))
     try:
+        with suppress(FileExistsError):
+            fs.mkdir(root_fd, _layout.PRIVATE, 0o700)
         fd = fs.open_dir(root_fd, _layout.PRIVATE)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
-            shown = _paths.decode(_paths.join(root, _layout.PRIVATE))
             raise NotADirectoryError(errno.ENOTDIR, "the private directory is not a directory", shown) from error
+        error.filename = shown
         raise
     try:
         _share_with_group(fs, root_fd, fd)

@@ -6,9 +6,11 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from txfiles import _fs, _inventory, _paths
+from txfiles import _fs, _inventory, _layout, _paths
+from txfiles._evidence import Evidence
 from txfiles._home import Home, locate
 from txfiles._recover import OnConflict, RecoveredTransaction, RecoveryReport, recover_locked
+from txfiles.errors import JournalVersionError, RecoveryError
 from txfiles.transaction import check_settings
 
 if TYPE_CHECKING:
@@ -80,6 +82,41 @@ def recover(root: AnyPath, *, timeout: float | None = 10.0, on_conflict: OnConfl
     try:
         home.lock.acquire(timeout, threading.get_ident())
         return recover_locked(home, on_conflict=on_conflict)
+    finally:
+        home.close()
+
+
+def verify(root: AnyPath) -> list[str]:
+    """What is wrong in the private directory of `root`, in words; empty when it is sound. Changes nothing.
+
+    Reads every journal and, for those that a recovery would roll forward or undo, everything that they need. What is
+    merely pending is not wrong.
+    """
+    fs = _fs.current()
+    home = Home.find(fs, locate(fs, root))
+    if home is None:
+        return []
+    try:
+        problems = []
+        found = _inventory.take(home)
+        if not home.format_is_ours() and _layout.FORMAT in found.names:
+            problems.append("the format file is damaged")
+        for pending in found.pending:
+            if pending.journal is None:
+                if pending.state != "intent":
+                    problems.append(str(pending.error))
+                continue
+            evidence = Evidence(home, pending.journal, same_tree=pending.same_tree)
+            try:
+                if pending.state == "aborting":
+                    evidence.conflicts_undo()
+                elif pending.state == "committed" or evidence.proves_commit():
+                    evidence.conflicts_forward()
+            except RecoveryError as error:
+                problems.append(str(error))
+        return problems + [f"{_paths.decode(name)} is not a file of txfiles" for name in found.unknown]
+    except JournalVersionError as error:
+        return [str(error)]
     finally:
         home.close()
 

@@ -15,7 +15,7 @@ LAYERS = """
     __main__
     cli
     testing
-    __init__
+    __init__  _progress
     aio  documents
     store
     snapshot

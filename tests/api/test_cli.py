@@ -1,0 +1,197 @@
+"""The command line: what each command does, prints and returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txfiles import FileTransaction, _fs
+from txfiles.cli import main
+from txfiles.testing._faults import FaultyFS
+
+
+class _Stop(BaseException):
+    pass
+
+
+def _leave_half_done(root: Path) -> None:
+    """A commit of a and b that stops after a was renamed, as a killed process leaves it."""
+    (root / "a").write_text("old a")
+    (root / "b").write_text("old b")
+    renames = 0
+
+    def plan(_: int, name: str) -> None:
+        nonlocal renames
+        renames += name == "rename" and renames < 4
+        if renames == 4 and name != "close":
+            raise _Stop
+
+    fs: Any = FaultyFS(_fs.KernelFS(), plan)
+    with pytest.raises(_Stop), _fs.use(fs), FileTransaction(root) as tx:
+        tx.write("a", "new a")
+        tx.write("b", "new b")
+
+
+def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    code = main([*arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_put_replaces_several_files_at_once(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"x" * 2048)
+    assert main(["put", str(root), f"a={source}", f"sub/b={source}"]) == 0
+    assert "2.0 KiB" in capsys.readouterr().out
+    assert (root / "sub" / "b").read_bytes() == b"x" * 2048
+    code, found = _json(capsys, "put", str(root), f"a={source}")
+    assert (code, found) == (0, {"written": {"a": 2048}})
+
+
+def test_put_reads_stdin_once(root: Path, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "txfiles", "put", root, "a=-"], input=b"piped", check=False)
+    assert done.returncode == 0
+    assert (root / "a").read_bytes() == b"piped"
+    with pytest.raises(SystemExit) as stopped:
+        main(["put", str(root), "a=-", "b=-"])
+    assert stopped.value.code == 2
+
+
+def test_put_of_a_missing_file_changes_nothing(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "there").write_text("new")
+    (root / "a").write_text("old")
+    code, found = _json(capsys, "put", str(root), f"a={tmp_path}/there", f"b={tmp_path}/missing")
+    assert code == 1
+    assert found["error"]["type"] == "FileNotFoundError"
+    assert found["error"]["outcome"] == "before"
+    assert found["error"]["path"] == f"{tmp_path}/missing"
+    assert (root / "a").read_text() == "old"
+
+
+@pytest.mark.parametrize("words", [[], ["put"], ["put", "dir", "a"], ["nonsense"], ["recover", "x", "--timeout", "-1"]])
+def test_usage_errors(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+
+
+def test_sync_makes_equal(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "site"
+    (source / "css").mkdir(parents=True)
+    (source / "index.html").write_text("new")
+    (source / "css" / "a.css").write_text("same")
+    (source / "draft.tmp").write_text("no")
+    (root / "css").mkdir()
+    (root / "css" / "a.css").write_text("same")
+    (root / "old.html").write_text("old")
+    (root / "keep.tmp").write_text("excluded")
+    unchanged = os.stat(root / "css" / "a.css").st_ino
+    code, found = _json(capsys, "sync", str(source), str(root), "--exclude", "*.tmp")
+    assert code == 0
+    assert (found["written"], found["deleted"], found["unchanged"]) == (["index.html"], [], 1)
+    assert (root / "old.html").exists()
+    code, found = _json(capsys, "sync", str(source), str(root), "--exclude", "*.tmp", "--delete")
+    assert (found["written"], found["deleted"]) == ([], ["old.html"])
+    assert sorted(p.name for p in root.rglob("*") if ".txfiles" not in p.parts) == [
+        "a.css",
+        "css",
+        "index.html",
+        "keep.tmp",
+    ]
+    assert os.stat(root / "css" / "a.css").st_ino == unchanged
+
+
+def test_a_crash_is_seen_verified_and_recovered(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _leave_half_done(root)
+    code, found = _json(capsys, "status", str(root))
+    assert code == 3
+    assert [p["state"] for p in found["pending"]] == ["committed"]
+    assert found["pending"][0]["paths"] == ["a", "b"]
+    code, found = _json(capsys, "verify", str(root))
+    assert (code, found["sound"]) == (3, True)
+    assert main(["recover", str(root), "--dry-run"]) == 3
+    assert "would recover" in capsys.readouterr().out
+    assert (root / "b").read_text() == "old b"
+    code, found = _json(capsys, "recover", str(root))
+    assert code == 0
+    assert found["rolled_forward"][0]["paths"] == ["a", "b"]
+    assert ((root / "a").read_text(), (root / "b").read_text()) == ("new a", "new b")
+    assert main(["status", str(root)]) == 0
+    assert main(["verify", str(root)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("flag", "a", "b"),
+    [
+        ("--keep-theirs", "new a", "theirs"),
+        ("--roll-forward", "new a", "new b"),
+        ("--roll-back", "old a", "theirs"),
+    ],
+)
+def test_a_conflict_needs_a_decision(root: Path, capsys: pytest.CaptureFixture[str], flag: str, a: str, b: str) -> None:
+    _leave_half_done(root)
+    (root / "b").write_text("theirs")
+    code, found = _json(capsys, "recover", str(root))
+    assert code == 3
+    assert found["error"]["type"] == "RecoveryConflictError"
+    assert found["error"]["path"] == "b"
+    assert main(["recover", str(root), flag]) == 0
+    assert ((root / "a").read_text(), (root / "b").read_text()) == (a, b)
+
+
+def test_verify_finds_damage(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _leave_half_done(root)
+    private = root / ".txfiles"
+    token = next(p for p in private.iterdir() if p.name.endswith(".1"))
+    good = token.read_bytes()
+    token.write_bytes(b"!" * len(good))
+    assert main(["verify", str(root)]) == 1
+    assert "damaged" in capsys.readouterr().out
+    token.write_bytes(good)
+    journal = next(private.glob("*.committed"))
+    raw = journal.read_bytes()
+    journal.write_bytes(raw[:-5])
+    code, found = _json(capsys, "verify", str(root))
+    assert (code, found["sound"]) == (1, False)
+    journal.write_bytes(raw)
+    assert main(["recover", str(root)]) == 0
+
+
+def test_a_held_lock_is_exit_code_4(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FileTransaction(root) as tx:
+        tx.write("a", "held")
+        command = [sys.executable, "-m", "txfiles", "put", str(root), f"b={__file__}", "--timeout", "0", "--json"]
+        done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == 4
+    assert json.loads(done.stdout)["error"]["type"] == "LockTimeoutError"
+
+
+def test_ctrl_c_leaves_nothing(root: Path) -> None:
+    (root / "a").write_text("old")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "txfiles", "put", root, "a=-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert child.stdin is not None
+    child.stdin.write(b"x" * 100_000)
+    child.stdin.flush()
+    while not list(root.glob(".txfiles/*.0")):
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate()
+    assert child.returncode == 130
+    assert b"nothing was left half done" in said
+    assert (root / "a").read_text() == "old"
+
+
+def test_every_command_has_help_with_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["status"], ["recover"], ["verify"], ["put"], ["sync"]):
+        with pytest.raises(SystemExit):
+            main([*words, "--help"])
+        assert "exit codes:" in capsys.readouterr().out
