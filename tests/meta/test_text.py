@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -23,14 +24,9 @@ _SUFFIXES = {"", ".css", ".md", ".py", ".sh", ".svg", ".toml", ".txt", ".yaml", 
 
 def _texts() -> list[Path]:
     """What git tracks or would track; without git, as in an unpacked source distribution, all there is."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if listed.returncode == 0:
+    argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True, check=False) if which("git") else None
+    if listed and listed.returncode == 0:
         paths = [CHECKOUT / line for line in listed.stdout.splitlines()]
     else:
         paths = [p for p in CHECKOUT.rglob("*") if not p.relative_to(CHECKOUT).parts[0].startswith(".")]
