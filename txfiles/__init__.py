@@ -7,6 +7,7 @@
 
 from txfiles import errors
 from txfiles.recovery import RecoveryReport, StoreStatus, recover, status
+from txfiles.snapshot import Snapshot
 from txfiles.store import FileStore
 from txfiles.transaction import FileTransaction
 
@@ -16,6 +17,7 @@ __all__ = [
     "FileStore",
     "FileTransaction",
     "RecoveryReport",
+    "Snapshot",
     "StoreStatus",
     "__version__",
     "errors",

@@ -18,7 +18,7 @@ from txfiles._view import ABSENT, Absent, Directory, View, must_be_file, refuse_
 from txfiles.errors import ConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from txfiles._fs import FileSystem, Stat
 
@@ -41,6 +41,7 @@ class Staging(View[Token]):
         super().__init__(fs, tree, lambda token: (tokens.at, tokens.name(token.index)))
         self.tokens = tokens
         self.expected: dict[bytes, str | None] = {}
+        self.checks: list[Callable[[Tree], None]] = []
         self._undo: list[tuple[bytes, Entry | None]] = []
         self._depth = 0
 
@@ -152,6 +153,8 @@ class Staging(View[Token]):
         can become a directory and back. Operations without a token have the index -1.
         """
         self.tree.close()  # look afresh: other programs may have moved directories since
+        for check in self.checks:
+            check(self.tree)
         for path, version in self.expected.items():
             require_version(path, self._version_on_disk(path), version)
         deletes, goes, comes, writes = [], [], [], []

@@ -76,6 +76,8 @@ class Tree:
 
     def at(self, path: bytes) -> tuple[int, bytes]:
         """The parent's descriptor and the last name: how every call names a file."""
+        if b"/" not in path:
+            return self.root_fd, path
         parent, name = _paths.split(path)
         return self.open_dir(parent), name
 
@@ -102,6 +104,8 @@ class Tree:
         if found is None:
             return None
         kind = kind_of(found)
+        if kind == "file":
+            return Node(kind, b"", found)
         return Node(kind, self.fs.readlink(*self.at(path)) if kind == "link" else b"", found)
 
     def listdir(self, path: bytes) -> list[bytes]:

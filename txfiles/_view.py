@@ -76,6 +76,10 @@ class View(Generic[C]):
 
     def find(self, path: bytes, *, follow_last: bool = True) -> tuple[bytes, Node | None]:
         """The resolved path, and what is there in this view."""
+        if path and b"/" not in path:
+            node = self.look(path)
+            if node is None or node.kind != "link" or not follow_last:
+                return path, node
         return resolve(path, self.look, self.tree.root, follow_last=follow_last) if path else (path, Node("dir"))
 
     def look(self, path: bytes) -> Node | None:
@@ -156,11 +160,10 @@ class View(Generic[C]):
 
 
 def must_be_file(path: bytes, node: Node | None, *, links: bool = False) -> Node:
-    shown = _paths.decode(path)
     if node is None:
-        raise FileNotFoundError(errno.ENOENT, "no such file", shown)
+        raise FileNotFoundError(errno.ENOENT, "no such file", _paths.decode(path))
     if node.kind == "dir":
-        raise IsADirectoryError(errno.EISDIR, "is a directory", shown)
+        raise IsADirectoryError(errno.EISDIR, "is a directory", _paths.decode(path))
     if node.kind == "special" or (node.kind == "link" and not links):
         raise refuse_special(path)
     return node

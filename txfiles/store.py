@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+import random
+import time
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from txfiles import _fs, _paths, recovery
 from txfiles._home import locate
+from txfiles._lookout import Lookout, unreadable
+from txfiles.errors import ConflictError
+from txfiles.snapshot import Snapshot
 from txfiles.transaction import FileTransaction, check_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from txfiles._journal import Durability
     from txfiles._paths import AnyPath
     from txfiles._recover import OnConflict, RecoveryReport
 
 __all__ = ["FileStore"]
+
+_BACK_OFF = 0.01  # seconds
+_BACK_OFF_MAX = 1.0
+_LOOK = 0.001
+_LOOK_MAX = 0.05
+
+T = TypeVar("T")
 
 
 class FileStore:
@@ -44,9 +59,91 @@ class FileStore:
         """The absolute path of the root, symbolic links resolved."""
         return self._root
 
-    def transaction(self) -> FileTransaction:
-        """A new transaction, not begun: use it as a context manager."""
-        return FileTransaction(self._root, durability=self._durability, timeout=self._timeout, create=self._create)
+    def transaction(self, *, base: Snapshot | None = None) -> FileTransaction:
+        """A new transaction, not begun: use it as a context manager.
+
+        With `base`, a snapshot of this root, it is optimistic: the commit raises `ConflictError`, and changes nothing,
+        if anything that was read, listed or looked up through the snapshot is no longer so. The snapshot may have
+        ended by then. What was only pinned does not count.
+
+        >>> with store.snapshot("a.json") as snap:
+        ...     value = think_for_long(snap.read_json("a.json"))
+        >>> with store.transaction(base=snap) as tx:
+        ...     tx.write_json("a.json", value)
+        """
+        if base is None:
+            return FileTransaction(self._root, durability=self._durability, timeout=self._timeout, create=self._create)
+        if base.root != self._root:
+            raise ValueError(f"the snapshot is of {base.root!r}, not of {self._root!r}")
+        return _OptimisticTransaction(base, self._durability, self._timeout)
+
+    def snapshot(self, *names: AnyPath) -> Snapshot:
+        """Reads of the last committed state, see `Snapshot`; a context manager. The files `names` are pinned.
+
+        >>> with store.snapshot("a.json", "b.json") as snap:
+        ...     a, b = snap.read_json("a.json"), snap.read_json("b.json")
+        """
+        durable = self._durability == "full"
+        return Snapshot(_fs.current(), _paths.encode(self._root), names, self._timeout, durable=durable)
+
+    def update(self, change: Callable[[FileTransaction], T], *, retries: int = 10) -> T:
+        """Run `change(tx)` in a transaction, commit, and return its value; after a `ConflictError` do it again.
+
+        So `change` may run several times and must do nothing but through `tx`. It reads and writes under the lock: a
+        conflict comes from an `if_version` in it, or from a program that changes files without txfiles.
+
+        Args:
+            change: is given a new transaction that has begun.
+            retries: how many more times it is tried, after random pauses that grow from 10 ms to 1 s.
+
+        Raises the last `ConflictError`, and at once what else `change`, `begin` and `commit` raise.
+        """
+        if retries < 0:
+            raise ValueError(f"retries is a number of times, 0 or more; not {retries!r}")
+        for attempt in range(retries):
+            try:
+                return self._update_once(change)
+            except ConflictError:
+                time.sleep(random.uniform(0, min(_BACK_OFF * 2**attempt, _BACK_OFF_MAX)))
+        return self._update_once(change)
+
+    def _update_once(self, change: Callable[[FileTransaction], T]) -> T:
+        with self.transaction() as tx:
+            return change(tx)
+
+    def state_version(self) -> str:
+        """The version of the committed state: an opaque string that changes with every commit, and with nothing else.
+
+        It takes some ten microseconds, no lock, and no write permission. A commit counts when it has ended; one that
+        a crash left unfinished, when it was recovered. `Snapshot.state_version` is the same for the state that is read.
+        """
+        lookout = Lookout(_fs.current(), _paths.encode(self._root))
+        try:
+            lookout.adopt_head()
+            return lookout.version()
+        except PermissionError as error:
+            raise unreadable(lookout.root) from error
+        finally:
+            lookout.close()
+
+    def wait_for_change(self, since: str, timeout: float | None = None) -> str:
+        """Wait until the state is no longer `since`, at most `timeout` seconds (`None`: for ever); the version then.
+
+        So it returns `since` if nothing was committed in time. It looks at growing intervals of up to 50 ms, without
+        a lock.
+
+        >>> while True:
+        ...     with store.snapshot("a.json") as snap:
+        ...         show(snap.read_json("a.json"))
+        ...     store.wait_for_change(snap.state_version)
+        """
+        check_settings(self._durability, timeout)
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        interval = _LOOK
+        while (version := self.state_version()) == since and (left := until - time.monotonic()) > 0:
+            time.sleep(min(interval, left))
+            interval = min(interval * 1.5, _LOOK_MAX)
+        return version
 
     def recover(self, *, on_conflict: OnConflict = "raise") -> RecoveryReport:
         """`txfiles.recover` on this root, with this store's timeout."""
@@ -55,3 +152,16 @@ class FileStore:
     def status(self) -> recovery.StoreStatus:
         """`txfiles.status` of this root."""
         return recovery.status(self._root)
+
+
+class _OptimisticTransaction(FileTransaction):
+    """A transaction that commits only if what was read through a snapshot is still so."""
+
+    def __init__(self, base: Snapshot, durability: Durability, timeout: float | None) -> None:
+        super().__init__(base.root, durability=durability, timeout=timeout)
+        self._base = base
+
+    def begin(self) -> Self:
+        super().begin()
+        self._staging.checks.append(self._base.require_unchanged)
+        return self

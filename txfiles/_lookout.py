@@ -1,0 +1,262 @@
+"""What is under way in a root, seen without the lock and without write permission."""
+
+from __future__ import annotations
+
+import errno
+import re
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from txfiles import _inventory, _journal, _layout, _paths
+from txfiles._evidence import Evidence
+from txfiles._fs import release
+from txfiles._home import Home
+from txfiles._recover import check_format, judge
+from txfiles._tree import Tree
+from txfiles.errors import JournalCorruptError, RecoveryError
+
+if TYPE_CHECKING:
+    from txfiles._fs import FileSystem
+    from txfiles._journal import Journal
+
+NEVER = "0"  # the version of a state before the first commit
+
+_UNDER_WAY = (b".committed", b".aborting", b".intent")
+_MANY = 200  # names that one getdents(2) surely returns; while more are listed, one of them can be renamed unseen
+_CHUNK = 1 << 20
+_HEADER = 160  # bytes of a journal that hold its checksum
+_REMEMBERED = 256  # roots, and files
+_TICK = 0.05  # seconds; the kernel's is 0.01 at most
+_COARSE = 1_000_000  # ns; file systems with ticks of a second have times that this divides
+_CHECKSUM = re.compile(rb"txfiles journal [0-9]+ [0-9]+ ([0-9a-f]{32})")
+
+
+_known_formats: set[tuple[int, int, int, int] | None] = set()
+
+
+Mark = tuple[int, int, int]  # device, inode and mtime of the private directory
+
+
+class Look(NamedTuple):
+    """`head` is the device and inode of HEAD, `journals` are the names of those that are under way."""
+
+    head: tuple[int, int] | None
+    journals: frozenset[bytes]
+
+
+AT_REST = Look(None, frozenset())
+
+
+class Standing(NamedTuple):
+    """A journal that recovery would act on. `forward`: to the state after; `begun`: files may have been touched."""
+
+    name: bytes
+    evidence: Evidence
+    forward: bool
+    begun: bool
+
+
+class Moved(Exception):
+    """A journal was renamed or removed while it was being read."""
+
+
+class Gone(Moved):
+    """The private directory was removed."""
+
+
+class Rest:
+    """Roots that were found at rest, by the mark of their private directory: while it is the same they still are.
+
+    Times of files have ticks, and a change within the tick of the last one leaves the mark as it is. So a mark counts
+    only if it was there for longer than a tick before the directory was examined.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, int], tuple[Mark, float, str | None]] = {}
+
+    def version(self, mark: Mark) -> str | None:
+        """The version of the root if it is known to be at rest."""
+        seen = self._seen.get(mark[:2])
+        return seen[2] if seen is not None and seen[0] == mark else None
+
+    def examined(self, mark: Mark, at: float, version: str) -> None:
+        """Nothing was under way in an examination that found `mark` before and after, and began `at` (monotonic)."""
+        seen = self._seen.get(mark[:2])
+        if seen is None or seen[0] != mark:
+            if len(self._seen) >= _REMEMBERED:
+                self._seen.clear()
+            self._seen[mark[:2]] = (mark, time.monotonic(), None)
+        elif at - seen[1] >= _TICK and mark[2] % _COARSE:
+            self._seen[mark[:2]] = (mark, seen[1], version)
+
+
+rest = Rest()
+
+
+def unreadable(root: bytes) -> PermissionError:
+    """What it means that a part of the private directory cannot be read."""
+    message = "the private directory cannot be read, and only there it says what was committed"
+    return PermissionError(errno.EACCES, message, _paths.decode(_paths.join(root, _layout.PRIVATE)))
+
+
+class Lookout:
+    """An open root whose private directory may not be there, or not yet. `head_fd` is HEAD as it was last adopted."""
+
+    def __init__(self, fs: FileSystem, root: bytes) -> None:
+        self.fs = fs
+        self.root = root
+        self.root_fd = fs.open_dir(None, root, follow=True)
+        self.private_fd = self.head_fd = -1
+        self.head: tuple[int, int] | None = None
+        self.tree = Tree(fs, self.root_fd, root)
+        self.intents: frozenset[bytes] | None = None
+        self._home: Home | None = None
+
+    def close(self) -> None:
+        """Free the descriptors; may be called again."""
+        fds, self.root_fd, self.private_fd, self.head_fd = (self.root_fd, self.private_fd, self.head_fd), -1, -1, -1
+        self.tree.close()
+        for fd in fds:
+            if fd >= 0:
+                release(self.fs, fd)
+
+    @property
+    def home(self) -> Home:
+        """The root as recovery and its evidence want it. REQUIRES: a private directory."""
+        if self._home is None:
+            self._home = Home(self.fs, self.root, self.root_fd, self.private_fd)
+            self._home.tree = self.tree
+        return self._home
+
+    def _has_private(self) -> bool:
+        if self.private_fd < 0:
+            with suppress(FileNotFoundError):
+                self.private_fd = self.fs.open_dir(self.root_fd, _layout.PRIVATE)
+        return self.private_fd >= 0
+
+    def mark(self) -> Mark | None:
+        """What changes whenever a transaction does anything; `None` as long as there is no private directory."""
+        try:
+            found = self.fs.stat(self.root_fd, _layout.PRIVATE)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino, found.st_mtime_ns
+
+    def look(self) -> Look:
+        """Journals first: a commit that ends after they were listed replaces HEAD, and that is seen next.
+
+        Of intents only those in `intents`, if that is set: one that was written since has touched nothing.
+        """
+        if self.private_fd < 0 and not self._has_private():
+            return AT_REST
+        names = self._names()
+        if len(names) > _MANY:
+            names += self._names()
+        journals = [name for name in names if name.endswith(_UNDER_WAY) and self.matters(name)]
+        head = self._identity(_layout.HEAD)
+        return Look(head, frozenset(journals))
+
+    def _names(self) -> list[bytes]:
+        try:
+            names = self.fs.listdir(self.private_fd)
+        except FileNotFoundError:
+            raise Gone from None
+        if not names and not self.fs.fstat(self.private_fd).st_nlink:
+            raise Gone
+        return names
+
+    def _identity(self, name: bytes) -> tuple[int, int] | None:
+        try:
+            found = self.fs.stat(self.private_fd, name)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def matters(self, name: bytes) -> bool:
+        """Whether a journal can tell something about the files."""
+        if self.intents is not None and name.endswith(b".intent"):
+            return name in self.intents
+        return _layout.parse(name).kind != "unknown"
+
+    def standing(self, look: Look) -> list[Standing]:
+        """The journals of `look` that recovery would act on, in its order. Raises `RecoveryError` and `Moved`."""
+        if not look.journals:
+            return []
+        self.tree.close()
+        try:
+            found = _inventory.take(self.home)
+            standing = []
+            for pending in found.pending:
+                journal = judge(self.home, pending, found)
+                name = _layout.journal(pending.tid, pending.state)
+                if journal is None or name not in look.journals:
+                    continue
+                evidence = Evidence(self.home, journal, same_tree=pending.same_tree)
+                forward = pending.state == "committed" or (pending.state == "intent" and evidence.proves_commit())
+                standing.append(Standing(name, evidence, forward, forward or pending.state == "aborting"))
+        except (FileNotFoundError, RecoveryError):
+            if self.look() == look:
+                raise
+            raise Moved from None
+        return standing
+
+    def require_format(self) -> None:
+        """The private directory is one that we know. Raises `JournalVersionError` and `RecoveryError`."""
+        if self.private_fd < 0:
+            return
+        try:
+            found = self.fs.stat(self.private_fd, _layout.FORMAT)
+        except FileNotFoundError:
+            key = None
+        else:
+            key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        if key in _known_formats:
+            return
+        if not self.home.format_is_ours():
+            check_format(self.home, _inventory.take(self.home))
+        elif key is not None:
+            if len(_known_formats) >= _REMEMBERED:
+                _known_formats.clear()
+            _known_formats.add(key)
+
+    # -- HEAD ---------------------------------------------------------------------------------------------------
+
+    def adopt_head(self) -> None:
+        """Keep HEAD as it is now open, so that nothing else gets its inode number."""
+        if self.head_fd >= 0:
+            release(self.fs, self.head_fd)
+            self.head_fd = -1
+        self.head = None
+        if self.private_fd >= 0 or self._has_private():
+            with suppress(FileNotFoundError):
+                self.head_fd = self.fs.open_read(self.private_fd, _layout.HEAD)
+                found = self.fs.fstat(self.head_fd)
+                self.head = found.st_dev, found.st_ino
+
+    def read_head(self) -> Journal | None:
+        """The adopted HEAD; `None` too for one that a power loss left unreadable, as for writers."""
+        if self.head_fd < 0:
+            return None
+        self.fs.seek(self.head_fd, 0, 0)
+        chunks = []
+        while chunk := self.fs.read(self.head_fd, _CHUNK):
+            chunks.append(chunk)
+        try:
+            return _journal.decode(b"".join(chunks), "HEAD")
+        except JournalCorruptError:
+            return None
+
+    def version(self, journal: bytes | None = None) -> str:
+        """The version of the state of the adopted HEAD, or of the state after a journal under way."""
+        if journal is not None:
+            data = self.home.read(journal)
+            if data is None:
+                raise Moved
+        elif self.head_fd < 0:
+            return NEVER
+        else:
+            self.fs.seek(self.head_fd, 0, 0)
+            data = self.fs.read(self.head_fd, _HEADER)
+        match = _CHECKSUM.match(data)
+        return NEVER if match is None else match[1].decode()

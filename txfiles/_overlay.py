@@ -1,0 +1,83 @@
+"""What a reader lays over the tree so that a commit under way looks as if it had ended, or not begun. Reads only.
+
+While a journal stays in one state its operations go one way only, from not done to done (or back, in an undo). So a
+reader that finds the same entries before and after it has read has read one state.
+"""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING, NamedTuple
+
+from txfiles._evidence import Evidence, same_inode
+from txfiles._view import ABSENT, Absent, Directory
+
+if TYPE_CHECKING:
+    from txfiles._fs import Stat
+    from txfiles._journal import Identity
+
+
+class Held(NamedTuple):
+    """A file that lies under a name of the private directory."""
+
+    name: bytes
+    identity: Identity
+
+
+Entries = dict[bytes, Held | Directory | Absent]
+
+
+def lay_after(evidence: Evidence, entries: Entries) -> None:
+    """The state after: what is not done yet is laid over the tree. What is done is on disk, and anybody's since."""
+    for op in evidence.journal.ops:
+        entries.pop(op.path, None)
+        token = evidence.token(op)
+        if token is None:
+            continue
+        if op.kind == "write":
+            assert op.new is not None
+            target = evidence.target(op)
+            if target is None or not same_inode(token, target):
+                entries[op.path] = Held(evidence.token_name(op), op.new)
+        elif op.kind == "mkdir":
+            assert op.meta is not None
+            entries[op.path] = Directory(op.meta)
+        elif op.kind == "rmdir":
+            if _is_directory(evidence.target(op)):
+                entries[op.path] = ABSENT
+        elif not evidence.is_deleted_file(op, token):
+            entries[op.path] = ABSENT
+
+
+def lay_before(evidence: Evidence, entries: Entries) -> None:
+    """The state before: what was replaced or taken away is laid over the tree, also where that is still to come."""
+    for op in reversed(evidence.journal.ops):
+        if op.kind == "write" and op.old is not None:
+            if evidence.old(op) is not None:
+                entries[op.path] = Held(evidence.old_name(op), op.old)
+        elif op.kind == "write":
+            token, target = evidence.token(op), evidence.target(op)
+            if token is None or target is None or same_inode(token, target):
+                entries[op.path] = ABSENT
+        elif op.kind == "delete":
+            assert op.old is not None
+            if evidence.is_deleted_file(op, evidence.token(op)):
+                entries[op.path] = Held(evidence.token_name(op), op.old)
+    lay_directories_before(evidence, entries)
+
+
+def lay_directories_before(evidence: Evidence, entries: Entries) -> None:
+    """The directories of the state before: all that a commit can have touched whose journal is still an intent."""
+    for op in reversed(evidence.journal.ops):
+        if op.kind not in ("rmdir", "mkdir"):
+            continue
+        there = _is_directory(evidence.target(op))
+        if op.kind == "rmdir" and not there:
+            assert op.meta is not None
+            entries[op.path] = Directory(op.meta)
+        elif op.kind == "mkdir" and there and not isinstance(entries.get(op.path), Held):
+            entries[op.path] = ABSENT
+
+
+def _is_directory(found: Stat | None) -> bool:
+    return found is not None and stat.S_ISDIR(found.st_mode)

@@ -1,0 +1,412 @@
+"""One committed state of a root, found without the lock, and questions asked of it. Writes nothing but to recover.
+
+A commit renames its files one by one while T.committed (or, in an undo, T.aborting) is there, and ends by making
+T.committed HEAD. A *look* is a list of those journals, and then the identity of HEAD.
+
+    R1  The state is that of HEAD at the beginning, or that after a journal whose end could not be waited for.
+    R2  An answer counts if the look after it is the one before it, and the question asked again has the same answer: a
+        commit that ended in between has replaced HEAD, one that is under way has a journal, and of one that was undone
+        nothing is found again. HEAD is kept open, so that its inode number cannot come back meanwhile.
+    R3  A journal under way is laid over the tree (`_overlay`): after it, if it is one of R1, or else before it. What
+        is laid there is part of the look.
+    R4  Later commits are followed as long as none is missed. What they changed has expired.
+    R5  A root that is known to be at rest stays so while its private directory has the same mtime: a transaction
+        begins with making a file there. Then no look is needed, and no question is asked twice.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import time
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from txfiles import _layout, _paths
+from txfiles._lock import is_locked
+from txfiles._lookout import NEVER, Gone, Look, Lookout, Moved, Standing, rest, unreadable
+from txfiles._overlay import Entries, Held, lay_after, lay_before, lay_directories_before
+from txfiles._recover import conflict, recover_locked
+from txfiles._view import View
+from txfiles.errors import (
+    JournalCorruptError,
+    JournalVersionError,
+    LockTimeoutError,
+    RecoveryError,
+    SnapshotExpiredError,
+    TxFilesError,
+    UnsupportedFilesystemError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from txfiles._fs import FileSystem
+    from txfiles._tree import Node
+
+_PATIENCE = 10.0  # seconds that a commit is given to end where the caller would wait for ever
+_SOON = 0.005  # seconds in which most commits end; only after them the lock is tried
+_NO_JOURNALS: frozenset[bytes] = frozenset()
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+T = TypeVar("T")
+
+
+class Question(NamedTuple, Generic[T]):
+    """`again`, if it is given, is asked the second time: it answers with the same inodes. `drop` frees an answer."""
+
+    ask: Callable[[View[Held]], T]
+    again: Callable[[View[Held]], object] | None = None
+    drop: Callable[[T], None] | None = None
+
+
+class Patience:
+    """Waiting for at most `timeout` seconds, at random and growing intervals."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._began = time.monotonic()
+        self._until = self._began + (_PATIENCE if timeout is None else timeout)
+        self._interval = 0.0005
+
+    @property
+    def fresh(self) -> bool:
+        return time.monotonic() < min(self._began + _SOON, self._until)
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self._until
+
+    def sleep(self) -> None:
+        time.sleep(max(0.0, min(self._interval * random.uniform(0.5, 1), self._until - time.monotonic())))
+        self._interval = min(self._interval * 1.3, 0.02)
+
+    def exhausted(self, root: bytes) -> LockTimeoutError:
+        shown, waited = _paths.decode(root), time.monotonic() - self._began
+        return LockTimeoutError(f"{shown!r} was not at rest for a moment in {waited:.3f} s", path=shown)
+
+
+class Reader:
+    """Reads from one state of `root`, which `begin` fixes. `version` names the state. Not for two threads at once."""
+
+    def __init__(self, fs: FileSystem, root: bytes, timeout: float | None, *, durable: bool) -> None:
+        self.version = NEVER
+        self._fs = fs
+        self._root = root
+        self._timeout = timeout
+        self._durable = durable
+        self._lookout = Lookout(fs, root)
+        self._may_recover = True
+        self._at_rest = False
+
+    def close(self) -> None:
+        """Free the descriptors; may be called again."""
+        self._lookout.close()
+
+    # -- the state ----------------------------------------------------------------------------------------------
+
+    def begin(self, first: Question[T], *, follow: bool) -> T:
+        """Fix the state, and ask a first question about it. Without `follow` more may expire later than has to.
+
+        A commit under way is given time to end; if its writer is dead, it is recovered. Raises `RecoveryError` and its
+        kinds, `LockTimeoutError`, and `OSError`.
+        """
+        patience = Patience(self._timeout)
+        self._hopeful = True
+        while True:
+            if self._fix(patience, follow):
+                try:
+                    return self.ask(first)
+                except (Moved, SnapshotExpiredError):
+                    pass
+            if patience.over and not self._hopeful:
+                raise patience.exhausted(self._root)
+            self._hopeful = False
+
+    def _fix(self, patience: Patience, follow: bool) -> bool:
+        """Fix the state as it is now (R1); false if that has to be done again."""
+        lookout = self._lookout
+        self._taken: dict[str, int] = {}
+        self._sequence: int | None = None
+        self._expired: set[bytes] = set()
+        self._lost = False
+        lookout.intents = None
+        try:
+            if self._hopeful:
+                self._hope(follow)
+                return True
+            lookout.adopt_head()
+            lookout.require_format()
+            self.version = lookout.version()
+            return self._examine(patience)
+        except PermissionError as error:
+            raise unreadable(self._root) from error
+        except Gone:
+            lookout.close()
+            self._lookout = Lookout(self._fs, self._root)
+        except (Moved, FileNotFoundError):
+            pass
+        return False
+
+    def _hope(self, follow: bool) -> None:
+        """Take it for granted that no commit is under way. If it is not known (R5), the first look tells."""
+        lookout = self._lookout
+        self._began = time.monotonic()
+        self._mark = lookout.mark()
+        version = NEVER if self._mark is None else rest.version(self._mark)
+        self._at_rest = version is not None
+        if version is None or follow:
+            lookout.adopt_head()
+        if version is None:
+            lookout.require_format()
+            version = lookout.version()
+        self.version = version
+        self._stand_at(Look(lookout.head, _NO_JOURNALS))
+
+    def _examine(self, patience: Patience) -> bool:
+        lookout = self._lookout
+        look = lookout.look()
+        if look.head != lookout.head:
+            return False
+        standing = [one for one in lookout.standing(look) if one.begun or _made_directories(one)]
+        begun = [one for one in standing if one.begun]
+        if begun:
+            if self._ends(patience):
+                return False
+            _require_no_conflict(begun)
+        for one in begun:
+            if one.forward:
+                journal = one.evidence.journal
+                self._taken[journal.tid] = self._sequence = journal.seq
+                self.version = lookout.version(one.name)
+        lookout.intents = frozenset(one.name for one in standing if one.name.endswith(b".intent"))
+        self._stand_at(Look(look.head, frozenset(name for name in look.journals if lookout.matters(name))))
+        return True
+
+    def _ends(self, patience: Patience) -> bool:
+        """Let a commit under way come to its end; false when it does not, and has to be read as it is."""
+        if patience.fresh:
+            patience.sleep()
+            return True
+        locked = self._recover() if self._may_recover else None
+        if locked is None:
+            locked = is_locked(self._fs, self._lookout.private_fd)
+            if not locked:
+                return False
+        if locked and patience.over:
+            return False
+        if locked:
+            patience.sleep()
+        return True
+
+    def _recover(self) -> bool | None:
+        """Recover, or say that the lock is taken. `None`: this is not allowed here, or recovery needs a decision."""
+        home = self._lookout.home
+        try:
+            home.lock.acquire(0, object())
+            try:
+                recover_locked(home, durable=self._durable)
+            finally:
+                home.lock.release()
+        except LockTimeoutError:
+            return True
+        except (JournalCorruptError, JournalVersionError):
+            raise
+        except (RecoveryError, UnsupportedFilesystemError):
+            self._may_recover = False
+            return None
+        except OSError as error:
+            if error.errno not in _FORBIDDEN:
+                raise
+            self._may_recover = False
+            return None
+        return False
+
+    # -- following ----------------------------------------------------------------------------------------------
+
+    def _unmoved(self) -> bool:
+        """Look again. When it is not as it was, go on from there. Raises `Moved` while there is nothing to go on from.
+
+        At the beginning it is hoped that nothing is under way: the first look tells.
+        """
+        lookout = self._lookout
+        if self._at_rest and lookout.mark() == self._mark:
+            return True
+        try:
+            if self._at_rest:
+                self._leave_rest()
+            look = lookout.look()
+            if look == self._seen and (not look.journals or self._entries(look) == self._view.entries):
+                if self._hopeful:
+                    self._note_rest()
+                return True
+            if self._hopeful:
+                raise Moved
+            lookout.tree.close()
+            if look.head != lookout.head:
+                self._follow()
+            self._note_undone(look)
+            self._stand_at(Look(lookout.head, look.journals))
+        except Gone:
+            self._lost = True
+        except (Moved, FileNotFoundError):
+            if self._hopeful:
+                raise Moved from None
+            # the next look will differ from the last one, too
+        return False
+
+    def _note_rest(self) -> None:
+        self._lookout.intents = frozenset()
+        if self._mark is not None and self._fs.lock_factory is None and self._lookout.mark() == self._mark:
+            rest.examined(self._mark, self._began, self.version)
+
+    def _leave_rest(self) -> None:
+        """Somebody has begun to do something: from now on look at what it is."""
+        if self._hopeful:
+            raise Moved
+        self._at_rest = False
+        self._lookout.intents = frozenset()
+        if self._mark is None:
+            self._sequence = 0
+        elif self._lookout.head_fd < 0:
+            self._lookout.adopt_head()
+            self._lost = self._lookout.version() != self.version
+            self._seen = Look(self._lookout.head, _NO_JOURNALS)
+
+    def _follow(self) -> None:
+        """HEAD was replaced: note what the one commit since has changed, if it was one (R4)."""
+        if self._sequence is None:
+            self._sequence = self._sequence_of_head()
+        self._lookout.adopt_head()
+        journal = self._lookout.read_head()
+        if journal is not None and self._taken.get(journal.tid) == journal.seq:
+            return
+        if journal is None or journal.seq != self._sequence + 1:
+            self._lost = True
+        else:
+            self._sequence = journal.seq
+            self._expired.update(op.path for op in journal.ops)
+
+    def _note_undone(self, look: Look) -> None:
+        """Of a journal that was read as done and then undone no state is left to read from."""
+        for tid, sequence in self._taken.items():
+            stands = any(_layout.journal(tid, state) in look.journals for state in ("intent", "committed"))
+            if not stands and self._sequence_of_head() < sequence:
+                self._lost = True
+
+    def _sequence_of_head(self) -> int:
+        journal = self._lookout.read_head()
+        return 0 if journal is None else journal.seq
+
+    def _stand_at(self, look: Look) -> None:
+        self._view = _Traced(self._fs, self._lookout.tree, self._held_at, self._entries(look))
+        self._seen = look
+
+    def _held_at(self, held: Held) -> tuple[int, bytes]:
+        return self._lookout.private_fd, held.name
+
+    def _entries(self, look: Look) -> Entries:
+        """R3."""
+        entries: Entries = {}
+        for one in self._lookout.standing(look):
+            if one.evidence.journal.tid in self._taken:
+                lay_after(one.evidence, entries)
+            elif one.begun:
+                lay_before(one.evidence, entries)
+            else:
+                lay_directories_before(one.evidence, entries)
+        return entries
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def ask(self, question: Question[T]) -> T:
+        """What the state answers; errors are answers, too.
+
+        Raises `SnapshotExpiredError`, and `LockTimeoutError` when there is no rest.
+        """
+        patience: Patience | None = None
+        while not self._lost:
+            view = self._view
+            view.forget()
+            answer, error = _ask(question.ask, view)
+            counts = False
+            try:
+                if self._holds(question, answer, error):
+                    view.require_none_of(self._expired)
+                    counts = True
+                    if error is not None:
+                        raise error
+                    return answer  # type: ignore[return-value]
+            finally:
+                if not counts and error is None and question.drop is not None:
+                    question.drop(answer)  # type: ignore[arg-type]
+            patience = patience or Patience(self._timeout)
+            if patience.over:
+                raise patience.exhausted(self._root)
+        raise _expired(self._root, "the directory")
+
+    def _holds(self, question: Question[T], answer: T | None, error: Exception | None) -> bool:
+        """R2. Two commits can make one name, and both be undone: where names are told, a third look excludes that."""
+        view = self._view
+        if not self._unmoved():
+            return False
+        self._hopeful = False
+        if self._at_rest:
+            return True
+        self._lookout.tree.close()  # a directory that is kept open may have been removed and made anew
+        now, failed = _ask(question.again or question.ask, view)
+        if error is None or failed is None:
+            same = error is failed and now == answer
+        else:
+            same = (type(error), str(error)) == (type(failed), str(failed))
+        return same and (question.again is not None or self._unmoved())
+
+
+def _ask(ask: Callable[[View[Held]], T], view: View[Held]) -> tuple[T | None, OSError | TxFilesError | None]:
+    try:
+        return ask(view), None
+    except (OSError, TxFilesError) as error:
+        return None, error
+
+
+class _Traced(View[Held]):
+    """A view that remembers on which paths an answer depends."""
+
+    def forget(self) -> None:
+        self._looked: set[bytes] = set()
+        self._listed: set[bytes] = set()
+
+    def look(self, path: bytes) -> Node | None:
+        self._looked.add(path)
+        return super().look(path)
+
+    def listdir(self, path: bytes) -> list[bytes]:
+        self._listed.add(path)
+        return super().listdir(path)
+
+    def require_none_of(self, changed: set[bytes]) -> None:
+        for path in changed:
+            if path in self._looked or _paths.split(path)[0] in self._listed:
+                raise _expired(path, "the file")
+
+
+def _expired(path: bytes, what: str) -> SnapshotExpiredError:
+    shown = _paths.decode(path)
+    message = f"a later commit changed {what} {shown!r}; take a new snapshot, or name the files that it is for"
+    return SnapshotExpiredError(message, path=shown)
+
+
+def _made_directories(one: Standing) -> bool:
+    entries: Entries = {}
+    lay_directories_before(one.evidence, entries)
+    return bool(entries)
+
+
+def _require_no_conflict(begun: list[Standing]) -> None:
+    """Where recovery needs a decision nobody can tell the state. Raises what recovery would."""
+    for one in begun:
+        examine = one.evidence.conflicts_forward if one.forward else one.evidence.conflicts_undo
+        try:
+            found = examine()
+        except RecoveryError:
+            found = examine()  # a writer that lives may have moved a file between two of its looks
+        if found and (found := examine()):
+            raise conflict(found)

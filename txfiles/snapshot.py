@@ -1,0 +1,349 @@
+"""`Snapshot`: reads of one committed state."""
+
+from __future__ import annotations
+
+import errno
+import stat
+import threading
+import warnings
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from txfiles import _json, _paths, _trees
+from txfiles._fs import release
+from txfiles._reader import Question, Reader
+from txfiles._view import C, View, must_be_file, refuse_special, version_of
+from txfiles.errors import ConflictError, TransactionClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import TracebackType
+
+    from txfiles._fs import FileSystem, Stat
+    from txfiles._paths import AnyPath
+    from txfiles._tree import Tree
+
+__all__ = ["Snapshot"]
+
+T = TypeVar("T")
+
+_CHUNK = 1 << 20
+_SMALL = 1 << 16  # bytes up to which a pinned file is kept in memory
+_KEEP_OPEN = 64  # descriptors that a snapshot holds for its larger pinned files; the rest are kept in memory, too
+
+
+class Snapshot:
+    """Reads of one committed state of a root, made by `FileStore.snapshot`; a context manager.
+
+    The state is the last committed one at the moment of entering. Files named to `FileStore.snapshot` are opened at
+    once and stay readable as they are then, whatever is committed later. Any other file is opened when it is read: if
+    a later commit has replaced it, `SnapshotExpiredError` is raised; never is one file of one state and another of
+    another. Up to 64 descriptors are held; pinned files of up to 64 KiB, and those beyond 64, are kept in memory.
+
+    Nothing is locked and no writer is held up. Where a commit is under way on entering, the snapshot waits for its end,
+    at most for the store's `timeout`; where its writer has died, it is recovered. If neither can be, on a read-only
+    mount or beside a stopped writer, the state is read through the journal. Without a commit nothing is written,
+    and no write permission is needed.
+
+    Entering raises `LockTimeoutError` when the root is not at rest for a moment in all of `timeout`,
+    `PermissionError` when its private directory cannot be read, `RecoveryError` and its kinds when nobody can tell the
+    state before recovery is given a decision, and `OSError`. Paths are those of `FileTransaction`.
+
+    Programs that do not use txfiles are not seen: a file that one of them changes changes in the snapshot, too, unless
+    it was replaced by a rename and is pinned.
+    """
+
+    def __init__(
+        self, fs: FileSystem, root: bytes, names: Sequence[AnyPath], timeout: float | None, *, durable: bool
+    ) -> None:
+        self._reader: Reader | None = None
+        self._fs = fs
+        self._root = root
+        self._names = [_normal(name) for name in names]
+        self._timeout = timeout
+        self._durable = durable
+        self._pinned: dict[bytes, _File | None] = {}
+        self._answers: dict[tuple[str, bytes], object] = {}
+        self._mutex = threading.RLock()
+        self._ended = False
+        self._state_version: str | None = None
+
+    def __repr__(self) -> str:
+        state = "open" if self._reader is not None else "ended" if self._ended else "new"
+        return f"<Snapshot {_paths.decode(self._root)!r} {state}>"
+
+    @property
+    def root(self) -> str:
+        """The absolute path of the root."""
+        return _paths.decode(self._root)
+
+    @property
+    def state_version(self) -> str:
+        """The version of the state, as `FileStore.state_version` tells it; also when the snapshot has ended."""
+        if self._state_version is None:
+            raise TransactionClosedError("the snapshot was not entered")
+        return self._state_version
+
+    # -- begin and end ------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if self._reader is not None or self._ended:
+            raise TransactionClosedError("the snapshot was entered already; make a new one")
+        reader = Reader(self._fs, self._root, self._timeout, durable=self._durable)
+        try:
+            files = reader.begin(_files(self._fs, self._names), follow=not self._names)
+            self._pinned = dict(zip(self._names, files, strict=True))
+        except BaseException:
+            reader.close()
+            raise
+        self._reader = reader
+        self._state_version = reader.version
+        return self
+
+    def close(self) -> None:
+        """End the snapshot and free its descriptors; may be called again."""
+        with self._mutex:
+            self._ended = True
+            reader, self._reader = self._reader, None
+            if reader is not None:
+                reader.close()
+                _drop(self._fs, self._pinned.values())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._reader is not None:
+            warnings.warn(f"{self!r} was dropped while open", ResourceWarning, stacklevel=2, source=self)
+            self.close()
+
+    def _open_reader(self) -> Reader:
+        if self._reader is None:
+            raise TransactionClosedError(f"the snapshot {'has ended' if self._ended else 'was not entered'}")
+        return self._reader
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def read(self, path: AnyPath) -> bytes:
+        """The content of a file. Raises `SnapshotExpiredError`, `OSError` and `InvalidPathError`."""
+        name = _normal(path)
+        with self._mutex:
+            reader = self._open_reader()
+            if name in self._pinned:
+                return self._content(name, self._pinned[name])
+            files = reader.ask(_files(self._fs, [name]))
+            try:
+                return self._content(name, files[0])
+            finally:
+                _drop(self._fs, files)
+
+    def _content(self, name: bytes, file: _File | None) -> bytes:
+        self._answers["file", name] = file
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", _paths.decode(name))
+        return file.content(self._fs)
+
+    def read_text(self, path: AnyPath) -> str:
+        """The same, decoded from UTF-8; newlines as they are. Raises `UnicodeDecodeError`."""
+        return self.read(path).decode()
+
+    def read_json(self, path: AnyPath) -> Any:
+        """The same, parsed as JSON. Raises `DocumentError` with the path; integers of any size stay exact."""
+        return _json.loads(self.read(path), _paths.decode(_paths.to_bytes(path)))
+
+    def exists(self, path: AnyPath) -> bool:
+        """Whether there is a file or directory; a symbolic link counts as what it leads to."""
+        name = _paths.normalize(path, directory=True)
+        return self._ask("exists", name, _exists, lambda file: file is not None)
+
+    def listdir(self, path: AnyPath = ".") -> list[str]:
+        """The names in a directory, sorted, without the private directory. Raises `OSError`."""
+        return list(self._ask("listdir", _paths.normalize(path, directory=True), _listdir))
+
+    def glob(self, pattern: str | bytes) -> list[str]:
+        """The files (not directories) whose relative path matches, sorted; patterns as in `FileTransaction.glob`."""
+        return list(self._ask("glob", _paths.to_bytes(pattern), _glob))
+
+    def version(self, path: AnyPath) -> str | None:
+        """The version of a file, as `FileTransaction.version` tells it; `None` for a missing file."""
+        return self._ask("version", _normal(path), _version, lambda file: None if file is None else file.version)
+
+    def _ask(
+        self,
+        kind: str,
+        what: bytes,
+        query: Callable[[View[Any], bytes], T],
+        pinned: Callable[[_File | None], T] | None = None,
+    ) -> T:
+        with self._mutex:
+            reader = self._open_reader()
+            try:
+                if pinned is not None and what in self._pinned:
+                    answer = pinned(self._pinned[what])
+                else:
+                    answer = reader.ask(Question(lambda view: query(view, what)))
+            except OSError as error:
+                self._answers[kind, what] = type(error)
+                raise
+            self._answers[kind, what] = answer
+            return answer
+
+    # -- optimistic transactions --------------------------------------------------------------------------------
+
+    def require_unchanged(self, tree: Tree) -> None:
+        """Raise `ConflictError` if anything that was read, listed or looked up is otherwise in `tree` now."""
+        view: View[Any] = View(tree.fs, tree, tree.at)
+        with self._mutex:
+            for (kind, what), answer in self._answers.items():
+                expected = answer.version if isinstance(answer, _File) else answer
+                now: object
+                try:
+                    now = _QUERIES[kind](view, what)
+                except OSError as error:
+                    now = type(error)
+                if now != expected:
+                    shown = _paths.decode(what)
+                    raise ConflictError(f"{shown!r} was changed since it was read through the snapshot", path=shown)
+
+
+def _exists(view: View[C], path: bytes) -> bool:
+    return view.find(path)[1] is not None
+
+
+def _listdir(view: View[C], path: bytes) -> list[str]:
+    return [_paths.decode(name) for name in view.listdir(view.resolve(path))]
+
+
+def _glob(view: View[C], pattern: bytes) -> list[str]:
+    return _trees.glob(view, _paths.compile_glob(pattern), _paths.fixed_part(pattern))
+
+
+def _version(view: View[C], path: bytes) -> str | None:
+    return view.version(view.resolve(path))
+
+
+_QUERIES: dict[str, Callable[[View[Any], bytes], object]] = {
+    "exists": _exists,
+    "listdir": _listdir,
+    "glob": _glob,
+    "version": _version,
+    "file": _version,
+}
+
+
+class _File:
+    """An open file, or the content of one, or only what is known of one. Two are equal when they are one inode."""
+
+    __slots__ = ("data", "fd", "stat")
+
+    def __init__(self, found: Stat, fd: int = -1) -> None:
+        self.stat = found
+        self.fd = fd
+        self.data: bytes | None = None
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _File):
+            return NotImplemented
+        return self.stat.st_ino == other.stat.st_ino and self.stat.st_dev == other.stat.st_dev
+
+    @property
+    def version(self) -> str:
+        return version_of(self.stat)
+
+    def content(self, fs: FileSystem) -> bytes:
+        if self.data is not None:
+            return self.data
+        fs.seek(self.fd, 0, 0)
+        return self._read(fs)
+
+    def load(self, fs: FileSystem) -> None:
+        """Keep the content instead of the descriptor."""
+        self.data = self._read(fs)
+        fd, self.fd = self.fd, -1
+        release(fs, fd)
+
+    def _read(self, fs: FileSystem) -> bytes:
+        data = fs.read(self.fd, self.stat.st_size + 1)
+        if len(data) == self.stat.st_size:
+            return data
+        chunks = [data]
+        while chunk := fs.read(self.fd, _CHUNK):
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+
+def _open(fs: FileSystem, view: View[C], path: bytes) -> _File:
+    resolved, node = view.find(path)
+    if node is None or node.kind != "file":
+        must_be_file(resolved, node)
+    try:
+        fd = fs.open_read(*view.where(resolved))
+    except OSError as error:
+        error.filename = _paths.decode(resolved)
+        raise
+    found = fs.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        release(fs, fd)
+        raise refuse_special(resolved)
+    return _File(found, fd)
+
+
+def _identify(view: View[C], path: bytes) -> _File:
+    resolved, node = view.find(path)
+    found = must_be_file(resolved, node).stat or view.stat(resolved)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, "no such file", _paths.decode(resolved))
+    return _File(found)
+
+
+def _files(fs: FileSystem, names: Sequence[bytes]) -> Question[list[_File | None]]:
+    """The question for files; `None` is a missing one. Raises for what is there and no file."""
+
+    def open_all(view: View[Any]) -> list[_File | None]:
+        files: list[_File | None] = []
+        kept = 0
+        try:
+            for name in names:
+                try:
+                    file = _open(fs, view, name)
+                except FileNotFoundError:
+                    files.append(None)
+                    continue
+                files.append(file)
+                if file.stat.st_size <= _SMALL or kept == _KEEP_OPEN:
+                    file.load(fs)
+                else:
+                    kept += 1
+        except BaseException:
+            _drop(fs, files)
+            raise
+        return files
+
+    def identify_all(view: View[Any]) -> list[_File | None]:
+        files: list[_File | None] = []
+        for name in names:
+            try:
+                files.append(_identify(view, name))
+            except FileNotFoundError:
+                files.append(None)
+        return files
+
+    return Question(open_all, identify_all, partial(_drop, fs))
+
+
+def _drop(fs: FileSystem, files: Iterable[_File | None]) -> None:
+    for file in files:
+        if file is not None and file.fd >= 0:
+            fd, file.fd = file.fd, -1
+            release(fs, fd)
+
+
+_normal_str = lru_cache(maxsize=1024)(_paths.normalize)
+
+
+def _normal(path: AnyPath) -> bytes:
+    return _normal_str(path) if isinstance(path, str) else _paths.normalize(path)
