@@ -228,6 +228,21 @@ def test_whether_somebody_has_it(home: Path, private_fd: int, lock: _lock.RootLo
         assert _lock.is_locked(FS, private_fd)
 
 
+def test_e02_a_copy_of_what_a_reader_looked_through_keeps_nothing(home: Path, private_fd: int) -> None:
+    copies = []
+
+    class Copying(_fs.KernelFS):
+        def open_read(self, at: int, name: bytes) -> int:
+            fd = super().open_read(at, name)
+            copies.append(os.dup(fd))
+            return fd
+
+    file_of(home).touch()
+    assert not _lock.is_locked(Copying(), private_fd)
+    assert is_free(home)
+    os.close(copies.pop())
+
+
 def test_none_waits_for_as_long_as_it_takes(home: Path, lock: _lock.RootLock) -> None:
     with holder(home) as process:
         threading.Timer(0.3, process.send).start()
