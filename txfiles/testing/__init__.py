@@ -1,0 +1,6 @@
+"""A simulated file system that loses what a power loss may lose, and an explorer of every crash on it."""
+
+from txfiles.testing._simfs import Crash, SimFS, crash_at
+from txfiles.testing._simtree import Entry, Options, Tree
+
+__all__ = ["Crash", "Entry", "Options", "SimFS", "Tree", "crash_at"]

@@ -1,0 +1,377 @@
+"""The disk of `SimFS`: inodes, names, and what of them is not durable yet. Nothing here knows descriptors or errors.
+
+What a power loss may do, as an adversary under the assumptions A1 to A4:
+
+    D1  A change of a name is pending until its directory is synced. Any subset of the pending changes survives: a name
+        shows what it led to before, or after any one of its changes.
+    D2  A rename is a removal and an addition. The removal never survives alone: when the old name no longer leads to
+        the inode, the new one has come to it. The addition alone is allowed, then both names lead to the inode.
+    D3  The removal is durable when both directories were synced after it; the addition, when its own was.
+    D4  A directory that does not survive takes with it everything in it, also what was renamed into it.
+    D5  What was written to a file and not synced comes back old, new, short, zeroed, torn or as garbage; what was
+        synced before and not written again is intact. Mode and owner, attributes and mtime are each old or new.
+    D6  After a sync that failed, the changes that it was to make durable may be lost in spite of any later sync,
+        until the same name, bytes or attributes are changed and synced again. Reading shows nothing of that.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Literal, NamedTuple
+
+Kind = Literal["file", "dir", "link"]
+Place = tuple[int, bytes]  # serial of a directory, name
+
+ROOT = 1  # the serial of the root directory; 0 stands for "no entry"
+OWNER, XATTRS, MTIME = 1, 2, 4  # what of an inode may be old or new; OWNER is mode, uid and gid
+_KEEP_DEAD = 64
+
+
+class Change(NamedTuple):
+    """One pending change of a name; both halves of a rename have one `id` and know each other's place."""
+
+    id: int
+    serial: int
+    other: Place | None = None
+    leaves: int = 0  # the inode that this, the removal half of a rename, takes away
+    synced: bool = False  # its directory was synced, but the addition is not durable yet (D3)
+
+
+class History(NamedTuple):
+    """What a name durably leads to, and its pending changes. Those up to the id `doubtful` were in a failed sync."""
+
+    base: int
+    changes: tuple[Change, ...] = ()
+    doubtful: int = 0
+
+    def value(self, count: int) -> int:
+        """What the name leads to when the last change that survives is the `count`-th."""
+        return self.changes[count - 1].serial if count else self.base
+
+
+class Saved(NamedTuple):
+    """What of an inode is durable, when that is not what can be read."""
+
+    data: bytes
+    owner: tuple[int, int, int]
+    xattrs: dict[str, bytes]
+    mtime: int
+
+
+class Node:
+    """An inode. Shared by the copies of a disk: get it from `Disk.own` before changing it."""
+
+    def __init__(self, serial: int, ino: int, kind: Kind, mode: int, uid: int, gid: int, mtime: int) -> None:
+        self.owned_by: object = None
+        self.serial = serial
+        self.ino = ino
+        self.kind: Kind = kind
+        self.mode = mode
+        self.uid = uid
+        self.gid = gid
+        self.mtime = mtime
+        self.nlink = 0
+        self.gone = False  # no name, and not open either
+        self.xattrs: dict[str, bytes] = {}  # replaced, never changed
+        self.data = b""  # of a link, its text
+        self.parent = 0
+        self.device = 0  # added to the number of the file system
+        self.mount = 1
+        self.entries: dict[bytes, int] = {}
+        self.pending: dict[bytes, History] = {}
+        self.saved: Saved | None = None
+        self.stale = 0  # OWNER | XATTRS | MTIME: differ from `saved`
+        self.span: tuple[int, int] | None = None  # the bytes written since they were last durable
+        self.lost = 0  # the same two, but beyond the help of a sync (D6)
+        self.lost_span: tuple[int, int] | None = None
+
+    def copy(self) -> Node:
+        new: Node = object.__new__(Node)
+        new.__dict__.update(self.__dict__)
+        new.entries = self.entries.copy()
+        new.pending = self.pending.copy()
+        return new
+
+    def settled(self, nlink: int, parent: int) -> Node:
+        """A copy of which everything is durable."""
+        new = self.copy()
+        new.nlink, new.parent, new.gone = nlink, parent, False
+        new.pending.clear()
+        new.saved, new.stale, new.span, new.lost, new.lost_span = None, 0, None, 0, None
+        return new
+
+    @property
+    def owner(self) -> tuple[int, int, int]:
+        return self.mode, self.uid, self.gid
+
+
+class Disk:
+    """Nodes by serial. A serial is never used again; the inode number is, as soon as the inode is gone (`reuse`)."""
+
+    def __init__(self, *, reuse: bool) -> None:
+        self.nodes: dict[int, Node] = {}
+        self.reuse = reuse
+        self.version = 0  # another one after every change, also of what is durable
+        self.used = 0  # bytes
+        self._token = object()  # what marks the nodes that belong to this copy alone
+        self._last = 0  # id or serial
+        self._free: list[int] = []  # a heap
+        self._next_ino = 2
+        self._collect_at = _KEEP_DEAD
+
+    def copy(self) -> Disk:
+        """The same disk again; costs little, because nodes are copied when they change."""
+        if len(self.nodes) > self._collect_at:
+            self._collect()
+        new: Disk = object.__new__(Disk)
+        new.__dict__.update(self.__dict__)
+        new.nodes, new._free = self.nodes.copy(), self._free.copy()
+        self._token, new._token = object(), object()
+        return new
+
+    def with_nodes(self, nodes: dict[int, Node]) -> Disk:
+        """A disk that has these nodes alone."""
+        new = self.copy()
+        new.nodes = nodes
+        new.used = sum(len(node.data) for node in nodes.values() if node.kind == "file")
+        new.version += 1
+        if self.reuse:
+            taken = {node.ino for node in nodes.values()}
+            new._free = [ino for ino in range(2, self._next_ino) if ino not in taken]
+        return new
+
+    def own(self, serial: int) -> Node:
+        """The node, to be changed."""
+        node = self.nodes[serial]
+        if node.owned_by is not self._token:
+            node = node.copy()
+            node.owned_by = self._token
+            self.nodes[serial] = node
+        self.version += 1
+        return node
+
+    def next_id(self) -> int:
+        self._last += 1
+        return self._last
+
+    # -- changes, as any program sees them ------------------------------------------------------------------------
+
+    def make(self, kind: Kind, mode: int, uid: int, gid: int, mtime: int, parent: int) -> Node:
+        """A new inode without a name. Never synced: what comes back of it may be empty."""
+        if self._free:
+            ino = heapq.heappop(self._free)
+        else:
+            ino, self._next_ino = self._next_ino, self._next_ino + 1
+        node = Node(self.next_id(), ino, kind, mode, uid, gid, mtime)
+        node.owned_by = self._token
+        if kind == "dir":
+            node.parent, node.nlink = parent, 2
+        if parent:
+            above = self.nodes[parent]
+            node.device, node.mount = above.device, above.mount
+        self.nodes[node.serial] = node
+        return node
+
+    def enter(self, directory: int, name: bytes, serial: int, mtime: int) -> None:
+        """Let a name lead to an inode that has no name in its way."""
+        self._set(directory, name, Change(self.next_id(), serial), mtime)
+        node = self.own(serial)
+        if node.kind != "dir":
+            node.nlink += 1
+
+    def remove(self, directory: int, name: bytes, mtime: int) -> int:
+        """Take a name away; the serial of what it led to."""
+        serial = self.nodes[directory].entries[name]
+        self._set(directory, name, Change(self.next_id(), 0), mtime)
+        self._unlinked(serial)
+        return serial
+
+    def move(self, source: Place, target: Place, mtime: int) -> int:
+        """Rename; the serial of what was replaced, or 0."""
+        serial = self.nodes[source[0]].entries[source[1]]
+        replaced = self.nodes[target[0]].entries.get(target[1], 0)
+        number = self.next_id()
+        self._set(*target, Change(number, serial, source), mtime)
+        self._set(*source, Change(number, 0, target, serial), mtime)
+        if replaced:
+            self._unlinked(replaced)
+        if self.nodes[serial].kind == "dir":
+            self.own(serial).parent = target[0]
+        return replaced
+
+    def _set(self, directory: int, name: bytes, change: Change, mtime: int) -> None:
+        node = self.own(directory)
+        node.mtime = mtime
+        history = node.pending.get(name)
+        if history is None:
+            node.pending[name] = History(node.entries.get(name, 0), (change,))
+        else:
+            node.pending[name] = history._replace(changes=(*history.changes, change))
+        if change.serial:
+            node.entries[name] = change.serial
+        else:
+            del node.entries[name]
+
+    def _unlinked(self, serial: int) -> None:
+        node = self.own(serial)
+        node.nlink = 0 if node.kind == "dir" else node.nlink - 1
+
+    def forget(self, serial: int) -> None:
+        """An inode without a name is no longer open either: its number and its space are free."""
+        node = self.own(serial)
+        node.gone = True
+        if node.kind == "file":
+            self.used -= len(node.data)
+        if self.reuse:
+            heapq.heappush(self._free, node.ino)
+
+    def touch(self, serial: int, what: int) -> Node:
+        """The node, to be changed in `what`."""
+        node = self.own(serial)
+        if node.saved is None:
+            node.saved = Saved(node.data, node.owner, node.xattrs, node.mtime)
+        node.stale |= what
+        node.lost &= ~what
+        return node
+
+    def write(self, serial: int, position: int, data: bytes, mtime: int) -> None:
+        node = self.touch(serial, MTIME)
+        old, end = node.data, position + len(data)
+        if position == len(old):
+            node.data = old + data
+        else:
+            node.data = old[:position].ljust(position, b"\0") + data + old[end:]
+        self.used += len(node.data) - len(old)
+        node.mtime = mtime
+        start = min(position, len(old))
+        node.span = _union(node.span, (start, end))
+        if node.lost_span is not None and start <= node.lost_span[0] and end >= node.lost_span[1]:
+            node.lost_span = None
+
+    def overwrite(self, serial: int, data: bytes, mtime: int) -> None:
+        """Truncate and write anew."""
+        node = self.touch(serial, MTIME)
+        self.used += len(data) - len(node.data)
+        node.data, node.mtime = data, mtime
+        node.span, node.lost_span = (0, len(data)), None
+
+    # -- what is durable ------------------------------------------------------------------------------------------
+
+    def sync(self, serial: int) -> None:
+        """fsync(2) that succeeds: of a file, its content and metadata; of a directory, its names too."""
+        node = self.nodes[serial]
+        if node.saved is None and not node.pending:
+            return
+        node = self.own(serial)
+        if node.saved is not None:
+            _save(node)
+        additions = [name for name, history in node.pending.items() if not history.changes[-1].leaves]
+        for name in additions:
+            self._make_durable(node.pending.get(name), serial, name)
+        removals = [(history.changes[-1].id, name) for name, history in node.pending.items()]
+        for _, name in sorted(removals, reverse=True):  # a later rename may have moved on what an earlier one brought
+            self._make_durable(node.pending.get(name), serial, name)
+
+    def _make_durable(self, history: History | None, serial: int, name: bytes) -> None:
+        if history is None or history.changes[-1].id <= history.doubtful:
+            return
+        last, count = history.changes[-1], len(history.changes)
+        if not last.leaves or not self._is_pending(last):
+            self._advance(serial, name, count)
+            return
+        marked = history._replace(changes=(*history.changes[:-1], last._replace(synced=True)))
+        self.nodes[serial].pending[name] = marked
+        if count > 1:
+            self._advance(serial, name, count - 1)
+
+    def _is_pending(self, removal: Change) -> bool:
+        """The addition half of a rename is not durable."""
+        return self._find(removal) is not None
+
+    def _find(self, change: Change) -> tuple[int, Change] | None:
+        """The other half, with its number among the pending changes of its name."""
+        assert change.other is not None
+        node = self.nodes.get(change.other[0])
+        history = None if node is None else node.pending.get(change.other[1])
+        for count, other in enumerate(() if history is None else history.changes, 1):
+            if other.id == change.id:
+                return count, other
+        return None
+
+    def _advance(self, directory: int, name: bytes, count: int) -> None:
+        """The first `count` pending changes of a name become durable, and with them what D2 and D3 demand."""
+        node = self.own(directory)
+        history = node.pending[name]
+        done, left = history.changes[:count], history.changes[count:]
+        base = done[-1].serial
+        if left:
+            node.pending[name] = History(base, left, history.doubtful)
+        else:
+            del node.pending[name]
+        for change in done:
+            found = None if change.other is None else self._find(change)
+            if found is None or change.other is None:
+                continue
+            if change.leaves:
+                if change.leaves != base:
+                    self._advance(*change.other, found[0])
+            elif found[1].synced:
+                self._advance(*change.other, found[0])
+
+    def sync_failed(self, serial: int) -> None:
+        """fsync(2) that reports an error (A4): D6."""
+        node = self.own(serial)
+        node.lost |= node.stale
+        if node.span is not None:
+            node.lost_span = _union(node.lost_span, node.span)
+        for name, history in node.pending.items():
+            node.pending[name] = history._replace(doubtful=history.changes[-1].id)
+
+    def sync_everything(self) -> None:
+        """sync(2), and no doubt about it: everything that can be read is durable."""
+        for serial, node in list(self.nodes.items()):
+            if node.saved is not None or node.pending:
+                clean = node.settled(node.nlink, node.parent)
+                clean.owned_by = self._token
+                self.nodes[serial] = clean
+        self.version += 1
+
+    def _collect(self) -> None:
+        """Drop the nodes that are gone and that no power loss can bring back."""
+        seen, todo = {ROOT}, [ROOT]
+        while todo:
+            node = self.nodes[todo.pop()]
+            below = set(node.entries.values())
+            for history in node.pending.values():
+                below.update((history.base, *(change.serial for change in history.changes)))
+            below -= seen
+            below.discard(0)
+            seen |= below
+            todo += below
+        self.nodes = {serial: node for serial, node in self.nodes.items() if serial in seen or not node.gone}
+        self._collect_at = 2 * len(self.nodes) + _KEEP_DEAD
+
+
+def _union(one: tuple[int, int] | None, other: tuple[int, int]) -> tuple[int, int]:
+    return other if one is None else (min(one[0], other[0]), max(one[1], other[1]))
+
+
+def _save(node: Node) -> None:
+    """Everything that is not lost becomes durable."""
+    saved = node.saved
+    assert saved is not None
+    lost = node.lost
+    node.stale, node.span = lost, node.lost_span
+    if not lost and node.span is None:
+        node.saved = None
+        return
+    data = node.data
+    if node.span is not None:
+        start, end = node.span
+        data = data[:start] + saved.data[start:end].ljust(end - start, b"\0") + data[end:]
+    node.saved = Saved(
+        data,
+        saved.owner if lost & OWNER else node.owner,
+        saved.xattrs if lost & XATTRS else node.xattrs,
+        saved.mtime if lost & MTIME else node.mtime,
+    )

@@ -1,0 +1,274 @@
+"""What a power loss can leave of a disk: every choice that the rules D1 to D6 of `_simdisk` allow.
+
+A choice has one number for each thing that is open: for a name, how many of its pending changes survive; for content
+and metadata, which version comes back. 0 is always the old one, the highest number the new one. Written as one string
+it is the token that replays the choice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from typing import TYPE_CHECKING, NamedTuple
+
+from txfiles.testing._simdisk import MTIME, OWNER, ROOT, XATTRS, Disk, Node, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Choice = tuple[int, ...]
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_GARBAGE = bytes(255 - byte for byte in range(256))
+_TRY_ALL = 32  # times the cap: so many choices are tried before samples have to do
+_META = ((OWNER, "owner and mode"), (XATTRS, "attributes"), (MTIME, "mtime"))
+
+
+class _Rename(NamedTuple):
+    """D2: if at least `removed` changes of the old name survive, so do at least `added` of the new one."""
+
+    old: int
+    removed: int
+    new: int
+    added: int
+    values: tuple[int, ...]  # of the old name, by the number of surviving changes
+    inode: int
+
+
+class Survivors:
+    """The states that a power loss can leave of `disk`."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._paths: dict[int, str] = {ROOT: ""}
+        self._sizes: list[int] = []  # how many options each open thing has
+        self._names: dict[Place, int] = {}
+        self._contents: dict[int, tuple[int, list[tuple[str, bytes]]]] = {}
+        self._metas: dict[int, tuple[int, list[int]]] = {}
+        reachable = self._reachable()
+        for serial in reachable:
+            self._add(disk.nodes[serial])
+        self._renames = [rename for serial in reachable for rename in self._renames_out_of(disk.nodes[serial])]
+
+    def _reachable(self) -> list[int]:
+        """Every node that can survive, in the order of birth."""
+        todo = [ROOT]
+        while todo:
+            serial = todo.pop()
+            node = self._disk.nodes[serial]
+            found = list(node.entries.items())
+            for name, history in node.pending.items():
+                found += [(name, history.value(count)) for count in range(len(history.changes) + 1)]
+            for name, below in found:
+                if below and below not in self._paths:
+                    self._paths[below] = f"{self._paths[serial]}/{name.decode(errors='backslashreplace')}"
+                    todo.append(below)
+        return sorted(self._paths)
+
+    def _add(self, node: Node) -> None:
+        for name, history in sorted(node.pending.items()):
+            self._names[node.serial, name] = len(self._sizes)
+            self._sizes.append(len(history.changes) + 1)
+        contents = contents_of(node)
+        if len(contents) > 1:
+            self._contents[node.serial] = len(self._sizes), contents
+            self._sizes.append(len(contents))
+        if node.stale:
+            masks = [mask for mask in range(8) if not mask & ~node.stale]
+            self._metas[node.serial] = len(self._sizes), masks
+            self._sizes.append(len(masks))
+
+    def _renames_out_of(self, node: Node) -> Iterator[_Rename]:
+        for name, history in node.pending.items():
+            values = (history.base, *(change.serial for change in history.changes))
+            for removed, change in enumerate(history.changes, 1):
+                if not change.leaves or change.other not in self._names:
+                    continue
+                directory, other = change.other
+                for added, addition in enumerate(self._disk.nodes[directory].pending[other].changes, 1):
+                    if addition.id == change.id:
+                        old, new = self._names[node.serial, name], self._names[change.other]
+                        yield _Rename(old, removed, new, added, values, change.leaves)
+
+    # -- choosing -------------------------------------------------------------------------------------------------
+
+    def states(self, cap: int, seed: int = 0) -> Iterator[tuple[str, Disk]]:
+        """Different choices with the disks that they leave: all of them, or else `cap` of the most telling ones."""
+        seen: set[Choice] = set()
+        choices: list[Choice] = []
+        if math.prod(self._sizes) <= cap * _TRY_ALL:
+            choices = [choice for choice in itertools.product(*map(range, self._sizes)) if not self._broken(choice)]
+        few = 0 < len(choices) <= cap
+        for choice in choices if few else self._telling(cap, seed):
+            if len(seen) >= cap:
+                return
+            built = self.build(choice)
+            if built is not None and built[0] not in seen:
+                seen.add(built[0])
+                yield token_of(built[0]), built[1]
+
+    def _telling(self, cap: int, seed: int) -> Iterator[Choice]:
+        """Nothing survives, all survives, all but one thing, one thing alone; then samples."""
+        chance = random.Random(seed)
+        nothing, everything = tuple(0 for _ in self._sizes), tuple(size - 1 for size in self._sizes)
+        yield nothing
+        yield everything
+        single = []
+        for index, size in enumerate(self._sizes):
+            single += [(nothing, index, option) for option in range(1, size)]
+            single += [(everything, index, option) for option in range(size - 1)]
+        chance.shuffle(single)
+        for base, index, option in single:
+            yield self._repaired((*base[:index], option, *base[index + 1 :]), down=base is everything)
+        for _ in range(cap * _TRY_ALL):
+            drawn = tuple(
+                size - 1 if (dice := chance.random()) < 0.4 else 0 if dice < 0.6 else chance.randrange(size)
+                for size in self._sizes
+            )
+            yield self._repaired(drawn, down=chance.random() < 0.5)
+
+    def _broken(self, choice: Choice) -> list[_Rename]:
+        return [
+            rename
+            for rename in self._renames
+            if choice[rename.old] >= rename.removed
+            and choice[rename.new] < rename.added
+            and rename.values[choice[rename.old]] != rename.inode
+        ]
+
+    def _repaired(self, choice: Choice, *, down: bool) -> Choice:
+        """The nearest choice that D2 allows, with fewer changes of names or with more."""
+        while broken := self._broken(choice):
+            changed = list(choice)
+            for rename in broken:
+                if down:
+                    changed[rename.old] = min(changed[rename.old], rename.removed - 1)
+                else:
+                    changed[rename.new] = max(changed[rename.new], rename.added)
+            choice = tuple(changed)
+        return choice
+
+    # -- building -------------------------------------------------------------------------------------------------
+
+    def build(self, choice: Choice) -> tuple[Choice, Disk] | None:
+        """The disk that a choice leaves, and the choice with zeros where it made no difference.
+
+        `None` for what no disk is like: a directory with two names, or two inodes with one number.
+        """
+        nodes, links, parents = self._disk.nodes, {ROOT: 1}, {ROOT: 0}
+        entries: dict[int, dict[bytes, int]] = {}
+        used: set[int] = set()
+        todo = [ROOT]
+        while todo:
+            serial = todo.pop()
+            node = nodes[serial]
+            here = entries[serial] = node.entries
+            if node.pending:
+                here = entries[serial] = here.copy()
+                for name, history in node.pending.items():
+                    index = self._names[serial, name]
+                    used.add(index)
+                    value = history.value(choice[index])
+                    if value:
+                        here[name] = value
+                    else:
+                        here.pop(name, None)
+            for below in here.values():
+                if below in links:
+                    links[below] += 1
+                    if nodes[below].kind == "dir":
+                        return None
+                else:
+                    links[below], parents[below] = 1, serial
+                    if nodes[below].kind == "dir":
+                        todo.append(below)
+        if any(rename.old in used and rename.new in used for rename in self._broken(choice)):
+            return None
+        if len({nodes[serial].ino for serial in links}) < len(links):
+            return None
+        left = {}
+        for serial, count in links.items():
+            node = nodes[serial]
+            nlink, parent = (2, parents[serial]) if node.kind == "dir" else (count, 0)
+            if node.pending or node.saved or node.gone or (node.nlink, node.parent) != (nlink, parent):
+                node = node.settled(nlink, parent)
+                if serial in entries:
+                    node.entries = entries[serial]
+                self._choose_version(node, choice, used)
+            left[serial] = node
+        canonical = tuple(option if index in used else 0 for index, option in enumerate(choice))
+        return canonical, self._disk.with_nodes(left)
+
+    def _choose_version(self, node: Node, choice: Choice, used: set[int]) -> None:
+        if node.serial in self._contents:
+            index, contents = self._contents[node.serial]
+            node.data = contents[choice[index]][1]
+            used.add(index)
+        if node.serial in self._metas:
+            index, masks = self._metas[node.serial]
+            mask, saved = masks[choice[index]], self._disk.nodes[node.serial].saved
+            used.add(index)
+            assert saved is not None
+            if not mask & OWNER:
+                node.mode, node.uid, node.gid = saved.owner
+            if not mask & XATTRS:
+                node.xattrs = saved.xattrs
+            if not mask & MTIME:
+                node.mtime = saved.mtime
+
+    # -- telling --------------------------------------------------------------------------------------------------
+
+    def survive(self, token: str) -> Disk:
+        """The disk that the choice of this token leaves."""
+        choice = choice_of(token)
+        fits = len(choice) == len(self._sizes) and all(
+            option < size for option, size in zip(choice, self._sizes, strict=True)
+        )
+        built = self.build(choice) if fits else None
+        if built is None:
+            raise ValueError(f"no power loss here leaves {token!r}")
+        return built[1]
+
+    def describe(self, token: str) -> list[str]:
+        """What the choice of a token is about, a line each."""
+        choice = choice_of(token)
+        lines = []
+        for (directory, name), index in self._names.items():
+            history = self._disk.nodes[directory].pending[name]
+            path = f"{self._paths[directory]}/{name.decode(errors='backslashreplace')}"
+            lines.append(f"{path}: {choice[index]} of {len(history.changes)} changes survive")
+        for serial, (index, contents) in self._contents.items():
+            lines.append(f"content of {self._paths[serial]}: {contents[choice[index]][0]}")
+        for serial, (index, masks) in self._metas.items():
+            lost = [text for bit, text in _META if self._disk.nodes[serial].stale & ~masks[choice[index]] & bit]
+            lines.append(f"metadata of {self._paths[serial]}: {', '.join(lost) or 'nothing'} lost")
+        return lines
+
+
+def contents_of(node: Node) -> list[tuple[str, bytes]]:
+    """The versions of its content that may come back, with what they are called; the last is what can be read."""
+    if node.saved is None or node.span is None:
+        return [("new", node.data)]
+    old, new = node.saved.data, node.data
+    start, end = node.span[0], min(node.span[1], len(new))
+    head, part, tail = new[:start], new[start:end], new[end:]
+    half = len(part) // 2
+    versions = [("zeroed", head + bytes(len(part)) + tail), ("garbage", head + part.translate(_GARBAGE) + tail)]
+    versions.append(("torn", head + part[:half] + old[start + half : end].ljust(len(part) - half, b"\0") + tail))
+    if not tail:
+        versions += [("empty", head), ("short", head + part[:half]), ("short by one", head + part[:-1])]
+    others = {data: called for called, data in versions if data not in (old, new)}
+    return [("old", old), *((called, data) for data, called in others.items()), ("new", new)]
+
+
+def token_of(choice: Choice) -> str:
+    if max(choice, default=0) < len(_DIGITS):
+        return "".join(_DIGITS[option] for option in choice) or "-"
+    return ".".join(map(str, choice))
+
+
+def choice_of(token: str) -> Choice:
+    if "." in token:
+        return tuple(map(int, token.split(".")))
+    return tuple(_DIGITS.index(digit) for digit in token if digit != "-")
