@@ -54,9 +54,9 @@ class Home:
         """Open for writing; makes the private directory, and with `create` the root, where they are missing."""
         if create:
             _make_directories(fs, root, durable=durable)
-        root_fd = _open_root(fs, root)
+        root_fd = open_root(fs, root)
         try:
-            private_fd = _open_private(fs, root, root_fd)
+            private_fd = _make_private(fs, root, root_fd)
         except BaseException:
             release(fs, root_fd)
             raise
@@ -71,9 +71,9 @@ class Home:
     @classmethod
     def find(cls, fs: FileSystem, root: bytes) -> Home | None:
         """Open what is there and make nothing; `None` when the root has no private directory."""
-        root_fd = _open_root(fs, root)
+        root_fd = open_root(fs, root)
         try:
-            private_fd = fs.open_dir(root_fd, _layout.PRIVATE)
+            private_fd = open_private(fs, root, root_fd)
         except FileNotFoundError:
             release(fs, root_fd)
             return None
@@ -184,11 +184,23 @@ class Home:
         return RecoveryError(f"{shown!r} holds a journal but no valid format file; nothing was touched", path=shown)
 
 
-def _open_root(fs: FileSystem, root: bytes) -> int:
+def open_root(fs: FileSystem, root: bytes) -> int:
     try:
         return fs.open_dir(None, root, follow=True)
     except OSError as error:
         error.filename = _paths.decode(root)
+        raise
+
+
+def open_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
+    """Open the private directory; never through a symbolic link."""
+    shown = _paths.decode(_paths.join(root, _layout.PRIVATE))
+    try:
+        return fs.open_dir(root_fd, _layout.PRIVATE)
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ELOOP):
+            raise NotADirectoryError(errno.ENOTDIR, "the private directory is not a directory", shown) from error
+        error.filename = shown
         raise
 
 
@@ -210,17 +222,15 @@ def _make_directories(fs: FileSystem, path: bytes, *, durable: bool) -> None:
             release(fs, fd)
 
 
-def _open_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
-    shown = _paths.decode(_paths.join(root, _layout.PRIVATE))
+def _make_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
     try:
-        with suppress(FileExistsError):
-            fs.mkdir(root_fd, _layout.PRIVATE, 0o700)
-        fd = fs.open_dir(root_fd, _layout.PRIVATE)
+        fs.mkdir(root_fd, _layout.PRIVATE, 0o700)
+    except FileExistsError:
+        pass
     except OSError as error:
-        if error.errno in (errno.ENOTDIR, errno.ELOOP):
-            raise NotADirectoryError(errno.ENOTDIR, "the private directory is not a directory", shown) from error
-        error.filename = shown
+        error.filename = _paths.decode(_paths.join(root, _layout.PRIVATE))
         raise
+    fd = open_private(fs, root, root_fd)
     try:
         _share_with_group(fs, root_fd, fd)
     except BaseException:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from txfiles import _inventory, _journal, _layout, _paths
 from txfiles._evidence import Evidence
 from txfiles._fs import release
-from txfiles._home import Home
+from txfiles._home import Home, open_private, open_root
 from txfiles._recover import check_format, judge
 from txfiles._tree import Tree
 from txfiles.errors import JournalCorruptError, RecoveryError
@@ -106,7 +106,7 @@ class Lookout:
     def __init__(self, fs: FileSystem, root: bytes) -> None:
         self.fs = fs
         self.root = root
-        self.root_fd = fs.open_dir(None, root, follow=True)
+        self.root_fd = open_root(fs, root)
         self.private_fd = self.head_fd = -1
         self.head: tuple[int, int] | None = None
         self.tree = Tree(fs, self.root_fd, root)
@@ -132,7 +132,7 @@ class Lookout:
     def _has_private(self) -> bool:
         if self.private_fd < 0:
             with suppress(FileNotFoundError):
-                self.private_fd = self.fs.open_dir(self.root_fd, _layout.PRIVATE)
+                self.private_fd = open_private(self.fs, self.root, self.root_fd)
         return self.private_fd >= 0
 
     def mark(self) -> Mark | None:

@@ -88,7 +88,7 @@ def normalize(path: AnyPath, *, directory: bool = False) -> bytes:
 
 def check_component(part: bytes, shown: str) -> None:
     """Refuse the private directory, of this root or of one nested in it, however it is cased."""
-    if _is_private(part):
+    if is_private(part):
         raise InvalidPathError(f"the path {shown!r} leads into a private directory of txfiles", path=shown)
 
 
@@ -96,12 +96,18 @@ def is_normal(path: bytes) -> bool:
     """Whether a path read from a journal is one that `normalize` could have returned for a file."""
     if not path or b"\0" in path:
         return False
-    return all(p not in (b"", b".", b"..") and not _is_private(p) for p in path.split(b"/"))
+    return all(p not in (b"", b".", b"..") and not is_private(p) for p in path.split(b"/"))
 
 
-def _is_private(part: bytes) -> bool:
+def is_private(part: bytes) -> bool:
     """Also in the spellings that a case-folding file system takes for the same name, such as a long s for the s."""
     return part.lower() == PRIVATE or (not part.isascii() and decode(part).casefold() == decode(PRIVATE))
+
+
+def one_name(path: bytes, other: bytes) -> InvalidPathError:
+    """Two names that the file system takes for one: it ignores case, or the form of accents."""
+    shown = decode(other)
+    return InvalidPathError(f"{decode(path)!r} and {shown!r} are one name on this file system", path=shown)
 
 
 def split(path: bytes) -> tuple[bytes, bytes]:

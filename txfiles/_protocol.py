@@ -374,7 +374,7 @@ def _apply_delete(home: Home, evidence: Evidence, op: Operation, skip: frozenset
     elif op.index in force or evidence.is_old(op, target):
         home.fs.rename(at, name, home.private_fd, evidence.token_name(op))
     else:
-        raise _foreign(op)
+        raise _foreign(evidence, op, target)
 
 
 def _apply_directory(home: Home, evidence: Evidence, op: Operation, skip: frozenset[int]) -> None:
@@ -390,7 +390,7 @@ def _apply_directory(home: Home, evidence: Evidence, op: Operation, skip: frozen
     elif stat.S_ISDIR(target.st_mode):
         _finish_directory(home, op)
     else:
-        raise _foreign(op)
+        raise _foreign(evidence, op, target)
 
 
 def _apply_write(home: Home, evidence: Evidence, op: Operation, skip: frozenset[int], force: frozenset[int]) -> None:
@@ -403,7 +403,7 @@ def _apply_write(home: Home, evidence: Evidence, op: Operation, skip: frozenset[
     elif target is None or op.index in force or evidence.is_old(op, target):
         home.fs.rename(home.private_fd, evidence.token_name(op), *home.tree.at(op.path))
     else:
-        raise _foreign(op)
+        raise _foreign(evidence, op, target)
 
 
 def settle(home: Home, journal: Journal) -> None:
@@ -526,8 +526,11 @@ def taint(home: Home, journal: Journal, state: State) -> None:
             home.fs.close(fd)
 
 
-def _foreign(op: Operation) -> ConflictError:
+def _foreign(evidence: Evidence, op: Operation, target: Stat) -> TxFilesError:
     shown = _paths.decode(op.path)
+    for other in evidence.journal.ops:
+        if other.index != op.index and evidence.is_new(other, target):
+            return _paths.one_name(other.path, op.path)
     return ConflictError(f"{shown!r} was changed by somebody else during the commit", path=shown)
 
 

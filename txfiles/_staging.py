@@ -158,12 +158,15 @@ class Staging(View[Token]):
         for path, version in self.expected.items():
             require_version(path, self._version_on_disk(path), version)
         deletes, goes, comes, writes = [], [], [], []
+        names: dict[tuple[bytes, int], bytes] = {}
         for path in sorted(self.entries):
             entry = self.entries[path]
             found = self.tree.stat(path)
             kind = None if found is None else kind_of(found)
             if kind == "special":
                 raise refuse_special(path)
+            if found is not None and kind != "dir":
+                self._require_own_name(names, path, found)
             if found is not None and kind == "dir" and not isinstance(entry, Directory):
                 goes.append(Operation(-1, "rmdir", path, meta=_metadata.read(self.fs, *self.tree.at(path), found)))
                 found = kind = None
@@ -177,13 +180,29 @@ class Staging(View[Token]):
             if isinstance(entry, Directory) and kind != "dir":
                 comes.append(Operation(-1, "mkdir", path, meta=entry.meta))
         operations = [*deletes, *reversed(goes), *comes, *writes]
-        for directory in {_paths.split(op.path)[0] for op in operations}:
+        directories = {_paths.split(op.path)[0] for op in operations}
+        self._require_own_directories(directories.union(op.path for op in goes))
+        for directory in directories:
             if isinstance(self.entries.get(directory), (Absent, Directory)) and not self.is_directory_on_disk(
                 directory
             ):
                 continue
             self.tree.require_same_mount(directory)
         return operations
+
+    def _require_own_name(self, names: dict[tuple[bytes, int], bytes], path: bytes, found: Stat) -> None:
+        """Refuse two entries that are one file, unless as two hard links: one would undo the other."""
+        parent, name = _paths.split(path)
+        other = names.setdefault((parent, found.st_ino), path)
+        if other != path and not {name, _paths.split(other)[1]} <= set(self.tree.listdir(parent)):
+            raise _paths.one_name(other, path)
+
+    def _require_own_directories(self, directories: set[bytes]) -> None:
+        names: dict[tuple[int, int], bytes] = {}
+        for path in sorted(directories):
+            found = self.tree.stat(path)
+            if found is not None and (other := names.setdefault((found.st_dev, found.st_ino), path)) != path:
+                raise _paths.one_name(other, path)
 
     def _version_on_disk(self, path: bytes) -> str | None:
         found = self.tree.stat(path)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles import _paths
 from txfiles._fs import release
-from txfiles._layout import PRIVATE
 from txfiles.errors import InvalidPathError, UnsupportedFilesystemError
 
 if TYPE_CHECKING:
@@ -51,17 +50,27 @@ class Tree:
 
     def open_dir(self, path: bytes) -> int:
         """A descriptor of the directory, good until some other directories have been opened. Not to be closed."""
-        if not path:
-            return self.root_fd
-        fd = self._open.pop(path, None)
-        if fd is None:
-            parent, name = _paths.split(path)
-            fd = self.fs.open_dir(self.open_dir(parent), name)
+        below = []
+        while path and path not in self._open:
+            below.append(path)
+            path, _ = _paths.split(path)
+        fd = self.root_fd
+        if path:
+            fd = self._open[path] = self._open.pop(path)
+        for path in reversed(below):
+            fd = self._open_below(fd, path)
             while len(self._open) >= _OPEN_AT_MOST:
                 oldest = next(iter(self._open))
                 release(self.fs, self._open.pop(oldest))
-        self._open[path] = fd
+            self._open[path] = fd
         return fd
+
+    def _open_below(self, parent_fd: int, path: bytes) -> int:
+        try:
+            return self.fs.open_dir(parent_fd, _paths.split(path)[1])
+        except OSError as error:
+            error.filename = _paths.decode(path)
+            raise
 
     def walk(self, path: bytes) -> int:
         """A descriptor of the directory for the caller to close; may be called from any thread."""
@@ -92,12 +101,15 @@ class Tree:
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP) and self._parent_is_no_directory(path):
                 return None
+            error.filename = _paths.decode(path)
             raise
 
     def _parent_is_no_directory(self, path: bytes) -> bool:
-        parent, _ = _paths.split(path)
-        found = self.stat(parent)
-        return found is None or not stat.S_ISDIR(found.st_mode)
+        for parent in _paths.ancestors(path)[1:]:
+            found = self.stat(parent)
+            if found is None or not stat.S_ISDIR(found.st_mode):
+                return True
+        return False
 
     def look(self, path: bytes) -> Node | None:
         found = self.stat(path)
@@ -111,7 +123,7 @@ class Tree:
     def listdir(self, path: bytes) -> list[bytes]:
         """The names in a directory, private directories left out."""
         names = self.fs.listdir(self.open_dir(path))
-        return [name for name in names if name.lower() != PRIVATE]
+        return [name for name in names if not _paths.is_private(name)]
 
     def require_same_mount(self, directory: bytes) -> None:
         """Raise `UnsupportedFilesystemError` if `directory` is in another mount than the root (rename(2): EXDEV)."""

@@ -39,6 +39,8 @@ def walk(view: View[C], path: bytes) -> Iterator[tuple[bytes, Node]]:
 
 def glob(view: View[C], matcher: re.Pattern[str], start: bytes) -> list[str]:
     """The files whose path matches, sorted; all of them are `start` or below it."""
+    if any(_paths.is_private(part) for part in start.split(b"/")):
+        return []
     node = view.look(start) if start and view.parent_is_directory(start) else None
     if start and (node is None or node.kind != "dir"):
         shown = _paths.decode(start)
