@@ -1,0 +1,99 @@
+"""Boundary objects for what this machine lacks, and for a death or a pause at a chosen call.
+
+with _fs.use(CaseFolding()):                       # names that differ in case only are one name
+    ...
+killed(lambda: save(root), "rename", nth=2)        # in a forked child, before its second rename
+
+Calls are those of `txfiles._fs.FileSystem`. A commit renames T.intent (the commit point), each file, and T.committed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from txfiles import _fs
+from txfiles.testing._faults import FaultyFS
+
+
+def nth_call(call: str, nth: int, act: Callable[[], object], inner: _fs.FileSystem | None = None) -> FaultyFS:
+    """The kernel's file system, or `inner`; `act` is called before the `nth` call of this name."""
+    seen = 0
+
+    def plan(_: int, name: str) -> None:
+        nonlocal seen
+        seen += name == call
+        if name == call and seen == nth:
+            act()
+
+    return FaultyFS(inner or _fs.KernelFS(), plan)
+
+
+def killed(work: Callable[[], object], call: str, nth: int = 1, *, inner: _fs.FileSystem | None = None) -> None:
+    """Do the work in a forked child that is killed (SIGKILL) before its `nth` call of this name."""
+    fs: Any = nth_call(call, nth, lambda: os.kill(os.getpid(), signal.SIGKILL), inner)
+    child = os.fork()
+    if child == 0:
+        try:
+            with _fs.use(fs):
+                work()
+            sys.stderr.write(f"there were {fs.trace.count(call)} calls of {call}\n")
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status), f"the child ended before its call {nth} of {call}"
+
+
+def tree(root: Path) -> dict[str, object]:
+    """What users see below `root`: the content of files, the text of links, `None` for a directory."""
+    found: dict[str, object] = {}
+    for folder, directories, files in os.walk(root):
+        if ".txfiles" in directories:
+            directories.remove(".txfiles")
+        for name in (*directories, *files):
+            path = os.path.join(folder, name)
+            shown = os.path.relpath(path, root)
+            if os.path.islink(path):
+                found[shown] = f"-> {os.readlink(path)}"
+            else:
+                found[shown] = None if os.path.isdir(path) else Path(path).read_bytes()
+    return found
+
+
+class CaseFolding(_fs.KernelFS):
+    """A file system like casefold ext4 or NTFS: a name finds the entry that differs from it in case only."""
+
+
+def _found(at: int | None, name: bytes) -> bytes:
+    if at is None or not name or b"/" in name:
+        return name
+    wanted = os.fsdecode(name).casefold()
+    return next((os.fsencode(there) for there in os.listdir(at) if there.casefold() == wanted), name)
+
+
+def _one_name(call: str) -> None:
+    def wrapped(self: CaseFolding, at: int | None, name: bytes = b"", *rest: Any, **options: Any) -> Any:
+        return getattr(_fs.KernelFS, call)(self, at, _found(at, name), *rest, **options)
+
+    setattr(CaseFolding, call, wrapped)
+
+
+def _two_names(call: str) -> None:
+    def wrapped(self: CaseFolding, at: int, name: bytes, to: int, new: bytes) -> None:
+        getattr(_fs.KernelFS, call)(self, at, _found(at, name), to, _found(to, new))
+
+    setattr(CaseFolding, call, wrapped)
+
+
+for _call in ("open_dir", "open_read", "open_append", "create", "stat", "readlink", "mkdir", "rmdir", "unlink"):
+    _one_name(_call)
+for _call in ("mount_id", "xattrs"):
+    _one_name(_call)
+for _call in ("link", "rename"):
+    _two_names(_call)
