@@ -325,12 +325,19 @@ def _run_in_threads(jobs: list[Callable[[], None]]) -> None:
 
 
 def _raise_first(errors: list[BaseException], outer: BaseException | None) -> None:
-    """Raise a failure rather than an interrupt: whoever runs the jobs again must know that a sync has failed (A4)."""
+    """Raise a failure rather than an interrupt: whoever runs the jobs again must know that a sync has failed (A4).
+
+    An interrupt that came beside a failure is its `__cause__`.
+    """
+    interrupt = next((error for error in errors if not isinstance(error, Exception)), None)
     for error in errors:
         cause: BaseException | None = error
         while cause is not None and cause is not outer:  # an interrupt may have come while a failure was on its way
+            # FileNotFoundError and NotADirectoryError a job deals with itself: what is gone needs no sync.
             if isinstance(cause, Exception) and not isinstance(cause, (FileNotFoundError, NotADirectoryError)):
-                raise cause  # those two a job deals with itself: what is gone needs no sync
+                if interrupt is not None and interrupt is not cause:
+                    cause.__cause__ = interrupt
+                raise cause
             cause = cause.__context__
     if errors:
         raise errors[0]

@@ -189,6 +189,8 @@ def _give_up(home: Home, staging: Staging, made: list[Journal], cause: BaseExcep
         message = f"the commit in {shown!r} failed ({cause}), and so did its cleanup ({error}); recovery decides"
         raise CommitOutcomeUnknownError(message, path=shown) from cause
     if isinstance(cause, OSError) and not isinstance(cause, TxFilesError):
+        if (interrupt := interrupt_in(cause)) is not None:
+            raise interrupt
         raise CommitError(f"nothing was changed in {shown!r}: {cause}", path=path_of(cause, shown)) from cause
 
 
@@ -233,9 +235,13 @@ class Commit:
         self._next: Callable[[], None] | None = self._pass_commit_point
 
     def __call__(self) -> None:
-        run_to_end(self._steps)
+        try:
+            run_to_end(self._steps)
+        except (KeyboardInterrupt, SystemExit) as interrupt:
+            interrupt.__cause__ = self.failure
+            raise
         if self.failure is not None:
-            raise self.failure
+            raise interrupt_in(self.failure) or self.failure
 
     def _steps(self) -> None:
         while self._next is not None:
@@ -512,8 +518,19 @@ def run_to_end(step: Callable[[], object]) -> None:
             break
         except (KeyboardInterrupt, SystemExit) as error:
             interrupt = error
+        except Exception as failure:
+            if interrupt is None:
+                raise
+            raise interrupt from failure
     if interrupt is not None:
         raise interrupt
+
+
+def interrupt_in(failure: BaseException | None) -> BaseException | None:
+    """The Ctrl-C that came beside a failure (see `FileSystem.run_all`): it is the one to raise."""
+    while isinstance(failure, Exception):
+        failure = failure.__cause__
+    return failure
 
 
 def taint(home: Home, journal: Journal, state: State) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -74,3 +75,23 @@ def test_interrupted_at_each_call(memory: Path, name: str, gap: int | None) -> N
     finally:
         signal.signal(signal.SIGINT, previous)
     assert outcomes == {False, True}
+
+
+def test_an_interrupt_beside_a_failed_sync(memory: Path) -> None:
+    """The failure undoes the commit, and the interrupt is what the caller sees."""
+    root = memory / "root"
+    before = _fresh("replace four", root)
+    syncs = 0
+
+    def plan(_: int, name: str) -> None:
+        nonlocal syncs
+        syncs += name == "sync_file"
+        if name == "sync_file" and syncs == 2:  # the first is that of the format file, by itself
+            raise OSError(errno.EIO, "a sync fails")
+        if name == "sync_file" and syncs == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _commit(root, "replace four", FaultyFS(_fs.KernelFS(), plan))
+    assert tree(root) == before
+    assert resting(root)
