@@ -9,9 +9,9 @@
     L4  The writers of one process queue in the order of their arrival, and only the first of them asks the kernel.
 
 flock has no queue among processes, and no wait with a timeout: whoever asks at the right moment gets it. So all ask
-at random moments, at the same rate however long they have waited (a wait that slows down starves those who waited
-longest), and a process that has had its turn pauses for as long as the others need to ask once. A turn is a series of
-acquisitions with no pause between them. It is short while others are known to wait, longer while nobody is.
+at random moments and at the same rate (waits that slow down early starve those who waited longest), and a process that
+has had its turn pauses for as long as the others need to ask once. A turn is a series of acquisitions with no pause
+between them. It is short while others are known to wait, longer while nobody is.
 """
 
 from __future__ import annotations
