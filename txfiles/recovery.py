@@ -80,7 +80,7 @@ def recover(root: AnyPath, *, timeout: float | None = 10.0, on_conflict: OnConfl
     if home is None:
         return RecoveryReport()
     try:
-        home.lock.acquire(timeout, threading.get_ident())
+        home.lock.acquire(timeout, threading.current_thread())
         return recover_locked(home, on_conflict=on_conflict)
     finally:
         home.close()

@@ -125,7 +125,7 @@ class FileTransaction:
     def _enter(self, home: Home, deadline: float | None) -> str | None:
         """Lock and recover; what to wait for, or `None` when the transaction is open."""
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        home.lock.acquire(left, threading.get_ident() if self._owner is None else self._owner)
+        home.lock.acquire(left, threading.current_thread() if self._owner is None else self._owner)
         if not home.is_in_place():
             return f"the private directory of {_paths.decode(self._root)!r} keeps being replaced"
         if not rests(home):
