@@ -29,8 +29,6 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None)
     """
     if journal.durability == "process":
         return
-    if head is None or not head.durable:
-        _home_round(home)
     jobs: list[Callable[[], None]] = [
         partial(tokens.sync, op.index) for op in journal.ops if op.new is not None and op.new.link is None
     ]
@@ -50,8 +48,8 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None)
     home.fs.run_all(jobs)
 
 
-def _home_round(home: Home) -> None:
-    """Once for a root, before its first journal: that must not survive without `format` and its directories."""
+def home_round(home: Home) -> None:
+    """Once for a root, before its first journal is made: that must not survive without `format` and its directories."""
     _sync_file(home, _layout.FORMAT)
     sync_private(home)
     _sync_dir(home, home.root_fd)

@@ -157,7 +157,7 @@ class Evidence:
         ours = {op.path for op in self.journal.ops if op.kind in ("delete", "rmdir")}
         for op in self.journal.ops:
             token, target = self.token(op), self.target(op)
-            if op.kind in ("write", "mkdir") and op.path in ours and self._still_to_go(op):
+            if op.kind in ("write", "mkdir") and op.path in ours and self._still_to_go(op, target):
                 target = None
             if token is None:
                 if op.kind == "write" and target is None:
@@ -185,12 +185,18 @@ class Evidence:
                     found.append(op)
         return found
 
-    def _still_to_go(self, op: Operation) -> bool:
-        """The delete or rmdir that makes room for `op` is not done yet."""
+    def _still_to_go(self, op: Operation, target: Stat | None) -> bool:
+        """The delete or rmdir that makes room for `op` is not done yet, or half done: both names of its rename (A1)."""
         for other in self.journal.ops:
             if other.path == op.path and other.kind in ("delete", "rmdir"):
                 token = self.token(other)
-                return token is not None and not self.is_deleted_file(other, token)
+                if token is None or target is None:
+                    return False
+                if other.kind == "rmdir":
+                    return stat.S_ISDIR(target.st_mode)
+                return same_inode(token, target) or (
+                    not self.is_deleted_file(other, token) and self.is_old(other, target)
+                )
         return False
 
     def conflicts_undo(self) -> list[Operation]:

@@ -57,7 +57,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from txfiles import _journal, _layout, _metadata, _paths
-from txfiles._durable import first_round, second_round, sync_directories, sync_private
+from txfiles._durable import first_round, home_round, second_round, sync_directories, sync_private
 from txfiles._evidence import Evidence, same_inode
 from txfiles._inventory import read_head
 from txfiles._journal import Head, Journal, Operation
@@ -98,6 +98,8 @@ def prepare(
             run_to_end(staging.tokens.remove_all)
             return None
         head = read_head(home)
+        if durability == "full" and (head is None or not head.durable):
+            home_round(home)
         journal = _write_intent(home, staging, operations, durability, head, two_phase, made)
         first_round(home, staging.tokens, journal, head)
         staging.tokens.close()
@@ -135,8 +137,7 @@ def _write_intent(
         data = memoryview(_journal.encode(journal))
         while data:
             data = data[fs.write(fd, data) :]
-        if home.group_shared:
-            fs.chmod(fd, 0o660 if durability == "full" else 0o440)
+        home.share(fd)
         if durability == "full":
             fs.start_writeback(fd)
     finally:
