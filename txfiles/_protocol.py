@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from txfiles._staging import Staging
 
 NOTHING: frozenset[int] = frozenset()
+_UNFINISHED = 0o700  # the mode of a new directory until it has its metadata
 
 
 # -- before the commit point ----------------------------------------------------------------------------------------
@@ -485,8 +486,11 @@ def _undo_delete(home: Home, evidence: Evidence, op: Operation) -> None:
 
 
 def _undo_directory(home: Home, op: Operation, target: Stat | None) -> None:
-    if op.kind == "rmdir" and target is None:
-        _make_directory(home, op)
+    if op.kind == "rmdir":
+        if target is None:
+            _make_directory(home, op)
+        elif stat.S_ISDIR(target.st_mode) and target.st_mode & 0o777 == _UNFINISHED:
+            _finish_directory(home, op)  # an earlier recovery died between mkdir and chmod
     elif op.kind == "mkdir" and target is not None:
         home.tree.forget(op.path)
         try:
@@ -498,7 +502,7 @@ def _undo_directory(home: Home, op: Operation, target: Stat | None) -> None:
 
 def _make_directory(home: Home, op: Operation) -> None:
     at, name = home.tree.at(op.path)
-    home.fs.mkdir(at, name, 0o700)
+    home.fs.mkdir(at, name, _UNFINISHED)
     _finish_directory(home, op)
 
 
