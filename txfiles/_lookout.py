@@ -112,6 +112,7 @@ class Lookout:
         self.tree = Tree(fs, self.root_fd, root)
         self.intents: frozenset[bytes] | None = None
         self._home: Home | None = None
+        self._judged: tuple[Look, list[Standing]] = AT_REST, []
 
     def close(self) -> None:
         """Free the descriptors; may be called again."""
@@ -180,25 +181,33 @@ class Lookout:
         return _layout.parse(name).kind != "unknown"
 
     def standing(self, look: Look) -> list[Standing]:
-        """The journals of `look` that recovery would act on, in its order. Raises `RecoveryError` and `Moved`."""
+        """The journals of `look` that recovery would act on, in its order. Raises `RecoveryError` and `Moved`.
+
+        What a journal says does not change while it has its name.
+        """
         if not look.journals:
             return []
         self.tree.close()
-        try:
-            found = _inventory.take(self.home)
-            standing = []
-            for pending in found.pending:
-                journal = judge(self.home, pending, found)
-                name = _layout.journal(pending.tid, pending.state)
-                if journal is None or name not in look.journals:
-                    continue
-                evidence = Evidence(self.home, journal, same_tree=pending.same_tree)
-                forward = pending.state == "committed" or (pending.state == "intent" and evidence.proves_commit())
-                standing.append(Standing(name, evidence, forward, forward or pending.state == "aborting"))
-        except (FileNotFoundError, RecoveryError):
-            if self.look() == look:
-                raise
-            raise Moved from None
+        if look != self._judged[0]:
+            try:
+                self._judged = look, self._judge(look)
+            except (FileNotFoundError, RecoveryError):
+                if self.look() == look:
+                    raise
+                raise Moved from None
+        return self._judged[1]
+
+    def _judge(self, look: Look) -> list[Standing]:
+        found = _inventory.take(self.home)
+        standing = []
+        for pending in found.pending:
+            journal = judge(self.home, pending, found)
+            name = _layout.journal(pending.tid, pending.state)
+            if journal is None or name not in look.journals:
+                continue
+            evidence = Evidence(self.home, journal, same_tree=pending.same_tree)
+            forward = pending.state == "committed" or (pending.state == "intent" and evidence.proves_commit())
+            standing.append(Standing(name, evidence, forward, forward or pending.state == "aborting"))
         return standing
 
     def require_format(self) -> None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from txfiles._tree import Node
 
 _PATIENCE = 10.0  # seconds that a commit is given to end where the caller would wait for ever
+_TRIES = 20  # at least, however short the timeout
 _SOON = 0.005  # seconds in which most commits end; only after them the lock is tried
 _NO_JOURNALS: frozenset[bytes] = frozenset()
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -66,6 +67,7 @@ class Patience:
         self._began = time.monotonic()
         self._until = self._began + (_PATIENCE if timeout is None else timeout)
         self._interval = 0.0005
+        self._tries = 0
 
     @property
     def fresh(self) -> bool:
@@ -79,9 +81,12 @@ class Patience:
         time.sleep(max(0.0, min(self._interval * random.uniform(0.5, 1), self._until - time.monotonic())))
         self._interval = min(self._interval * 1.3, 0.02)
 
-    def exhausted(self, root: bytes) -> LockTimeoutError:
-        shown, waited = _paths.decode(root), time.monotonic() - self._began
-        return LockTimeoutError(f"{shown!r} was not at rest for a moment in {waited:.3f} s", path=shown)
+    def try_again(self, root: bytes) -> None:
+        """Raise `LockTimeoutError` when there was time, and more than a few times to try, for what did not succeed."""
+        self._tries += 1
+        if self.over and self._tries > _TRIES:
+            shown, waited = _paths.decode(root), time.monotonic() - self._began
+            raise LockTimeoutError(f"{shown!r} was not at rest for a moment in {waited:.3f} s", path=shown)
 
 
 class Reader:
@@ -117,8 +122,7 @@ class Reader:
                     return self.ask(first)
                 except (Moved, SnapshotExpiredError):
                     pass
-            if patience.over and not self._hopeful:
-                raise patience.exhausted(self._root)
+            patience.try_again(self._root)
             self._hopeful = False
 
     def _fix(self, patience: Patience, follow: bool) -> bool:
@@ -339,8 +343,7 @@ class Reader:
                 if not counts and error is None and question.drop is not None:
                     question.drop(answer)  # type: ignore[arg-type]
             patience = patience or Patience(self._timeout)
-            if patience.over:
-                raise patience.exhausted(self._root)
+            patience.try_again(self._root)
         raise _expired(self._root, "the directory")
 
     def _holds(self, question: Question[T], answer: T | None, error: Exception | None) -> bool:
