@@ -122,9 +122,21 @@ class Home:
         mine = self.fs.fstat(self.private_fd)
         return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
 
-    @property
-    def group_shared(self) -> bool:
-        return bool(self.fs.fstat(self.private_fd).st_mode & stat.S_IWGRP)
+    def share(self, fd: int) -> None:
+        """Let all read a file of our own who may write the private directory: its group, and its owner if root made it.
+
+        Or one run as root would lock the owner of the directory out.
+        """
+        file, private = self.fs.fstat(fd), self.fs.fstat(self.private_fd)
+        shared = bool(private.st_mode & stat.S_IWGRP)
+        uid = private.st_uid if self.fs.ids()[0] == 0 else file.st_uid
+        gid = private.st_gid if shared or uid != file.st_uid else file.st_gid
+        if (uid, gid) != (file.st_uid, file.st_gid):
+            with suppress(PermissionError):  # a group that we are not in; root that is nobody on a server
+                self.fs.chown(fd, uid, gid)
+        if shared:
+            mode = stat.S_IMODE(file.st_mode)
+            self.fs.chmod(fd, mode | (mode & 0o600) >> 3)
 
     def names(self) -> list[bytes]:
         return self.fs.listdir(self.private_fd)
@@ -135,6 +147,9 @@ class Home:
             fd = self.fs.open_read(self.private_fd, name)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            error.filename = _paths.decode(b"/".join((self.root, _layout.PRIVATE, name)))
+            raise
         try:
             chunks = []
             while chunk := self.fs.read(fd, _CHUNK):
@@ -170,8 +185,7 @@ class Home:
             try:
                 if self.fs.write(fd, _layout.FORMAT_TEXT) != len(_layout.FORMAT_TEXT):
                     raise OSError(errno.ENOSPC, "the format file could not be written whole", _paths.decode(self.root))
-                if self.group_shared:
-                    self.fs.chmod(fd, 0o660)
+                self.share(fd)
             finally:
                 self.fs.close(fd)
             self.fs.rename(self.private_fd, temp, self.private_fd, _layout.FORMAT)
@@ -223,8 +237,10 @@ def _make_directories(fs: FileSystem, path: bytes, *, durable: bool) -> None:
 
 
 def _make_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
+    made = False
     try:
         fs.mkdir(root_fd, _layout.PRIVATE, 0o700)
+        made = True
     except FileExistsError:
         pass
     except OSError as error:
@@ -232,15 +248,20 @@ def _make_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
         raise
     fd = open_private(fs, root, root_fd)
     try:
-        _share_with_group(fs, root_fd, fd)
+        if made:
+            fs.chmod(fd, 0o700)  # whatever the umask
+        _share_private(fs, root_fd, fd)
     except BaseException:
         release(fs, fd)
         raise
     return fd
 
 
-def _share_with_group(fs: FileSystem, root_fd: int, private_fd: int) -> None:
-    """Open the private directory to those who may write the root; drop a default ACL that it inherited."""
+def _share_private(fs: FileSystem, root_fd: int, private_fd: int) -> None:
+    """Open the private directory to those who may write the root, its group and (if root made it) its owner.
+
+    A default ACL that it inherited is dropped.
+    """
     root, private = fs.fstat(root_fd), fs.fstat(private_fd)
     if private.st_uid != fs.ids()[0]:
         return
@@ -252,3 +273,6 @@ def _share_with_group(fs: FileSystem, root_fd: int, private_fd: int) -> None:
     for key in (_metadata.DEFAULT_ACL, _metadata.ACCESS_ACL):
         if key in has:
             fs.remove_xattr(private_fd, key)
+    if private.st_uid == 0 != root.st_uid:
+        with suppress(PermissionError):  # root that is nobody on a server
+            fs.chown(private_fd, root.st_uid, root.st_gid)  # last: whoever is not its owner does none of this
