@@ -174,6 +174,8 @@ class Staging(View[Token]):
                 old = None if found is None else self._identity(path, found)
                 if old is None or old != entry.identity:
                     writes.append(Operation(entry.index, "write", path, old, entry.identity, entry.digest, entry.meta))
+                else:
+                    self.tokens.remove(entry.index)  # a file that was moved to where it is
             elif found is not None and kind != "dir":
                 self.tree.require_file_in_mount(path)
                 deletes.append(Operation(-1, "delete", path, old=self._identity(path, found)))

@@ -99,6 +99,8 @@ class Tokens:
             if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS) and not self._can_link():
                 message = f"the file system of {shown!r} has no hard links, which a commit needs"
                 raise UnsupportedFilesystemError(message, path=shown) from error
+            if error.errno == errno.EPERM:
+                error.strerror = "only who may read and write a file may replace or move it"  # fs.protected_hardlinks
             error.filename, error.filename2 = shown, None
             raise
 
