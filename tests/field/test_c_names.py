@@ -361,6 +361,18 @@ def test_c09_a_planted_token_is_not_taken_for_content(root: Path, outside: Path,
     _is_refused(root, planted)
 
 
+@pytest.mark.parametrize("state", ["intent", "committed", "aborting", "prepared"])
+def test_c09_a_planted_journal_that_is_a_link_is_not_followed(root: Path, outside: Path, state: str) -> None:
+    _write(root, "inside", "old")
+    link = root / ".txfiles" / f"{'0' * 32}.{state}"
+    link.symlink_to(outside / "victim")
+    for call in (lambda: recover(root), lambda: FileTransaction(root).begin(), lambda: status(root)):
+        with pytest.raises(OSError, match="symbolic links") as caught:
+            call()
+        assert caught.value.filename == str(link)
+    link.unlink()
+
+
 @pytest.mark.parametrize("target", ["outside", "root/elsewhere", "missing"])
 def test_c09_a_planted_private_directory_is_not_followed(
     tmp_path: Path, root: Path, outside: Path, target: str

@@ -9,6 +9,7 @@ Calls are those of `txfiles._fs.FileSystem`. A commit renames T.intent (the comm
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from txfiles import _fs
+from txfiles import _fs, _layout
 from txfiles.testing._faults import FaultyFS
 
 
@@ -68,6 +69,31 @@ def tree(root: Path) -> dict[str, object]:
 
 class CaseFolding(_fs.KernelFS):
     """A file system like casefold ext4 or NTFS: a name finds the entry that differs from it in case only."""
+
+
+class Refusing(_fs.KernelFS):
+    """Renames onto the name `target` (`None`: onto any outside the private directory) fail with `error`, `times` times.
+
+    With `then_die_undoing` the process is killed at the first rename after that.
+    """
+
+    def __init__(
+        self, target: bytes | None, error: int = errno.EPERM, *, times: int = 1 << 30, then_die_undoing: bool = False
+    ) -> None:
+        self.target = target
+        self.error = error
+        self.times = times
+        self.then_die_undoing = then_die_undoing
+        self.refused = 0
+
+    def rename(self, at: int, name: bytes, to: int, new: bytes) -> None:
+        ours = _layout.parse(new).kind != "unknown"
+        if not ours and self.target in (None, new) and self.refused < self.times:
+            self.refused += 1
+            raise OSError(self.error, os.strerror(self.error), new)
+        if self.refused and self.then_die_undoing and not (ours and new.endswith(b".aborting")):
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().rename(at, name, to, new)
 
 
 def _found(at: int | None, name: bytes) -> bytes:
