@@ -38,7 +38,7 @@ def _counted(method: Callable[..., Any]) -> Callable[..., Any]:
         if self.crashed:
             raise Crash
         if self.watch is not None:
-            self.watch(self)
+            self._watched(self.watch)
         self.calls += 1
         if self.plan is None and self.after is None and self.trace is None:
             return method(self, *args, **kwargs)
@@ -72,8 +72,8 @@ class SimFS(SimCalls):
     `calls` is the number of calls so far. `plan(number, name)` runs before each call and may raise: an `OSError`, so
     that the call fails (a close has closed all the same, a sync has lost what A4 lets it lose); `Crash`, after which
     nothing works any more; or anything else. `after(number, name)` runs after each call that succeeded. `watch(fs)`
-    runs before each call too, to look at what the calls so far have made. `trace`, if it is a list, gets a line for
-    every call.
+    runs before each call too, to look at what the calls so far have made, and may raise `Crash`. `trace`, if it is a
+    list, gets a line for every call.
 
     `after_kill()` is what a process kill leaves, `surviving_states(cap, seed)` is what a power loss may leave, each
     with the token for which `survive(token)` gives that state again.
@@ -151,7 +151,7 @@ class SimFS(SimCalls):
         return f"{self._ids * 0x9E3779B97F4A7C15F39CC0605CEDC835 % (1 << 128):032x}"  # odd: no number comes twice
 
     def boot_id(self) -> str:
-        return f"boot-{self._boot}"
+        return f"{self._boot:08x}-0000-4000-8000-000000000000"
 
     def pid(self) -> int:
         return 1000 + self._pid
@@ -166,6 +166,13 @@ class SimFS(SimCalls):
         """There are no forks."""
 
     # -- the plan -------------------------------------------------------------------------------------------------
+
+    def _watched(self, watch: Callable[[SimFS], None]) -> None:
+        try:
+            watch(self)
+        except Crash:
+            self.crashed = True
+            raise
 
     def _planned(self, number: int, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = method.__name__

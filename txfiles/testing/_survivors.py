@@ -258,7 +258,7 @@ def contents_of(node: Node) -> list[tuple[str, bytes]]:
     versions.append(("torn", head + part[:half] + old[start + half : end].ljust(len(part) - half, b"\0") + tail))
     if not tail:
         versions += [("empty", head), ("short", head + part[:half]), ("short by one", head + part[:-1])]
-    others = {data: called for called, data in versions if data not in (old, new)}
+    others = {data: called for called, data in reversed(versions) if data not in (old, new)}
     return [("old", old), *((called, data) for data, called in others.items()), ("new", new)]
 
 
