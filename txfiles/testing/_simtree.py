@@ -301,32 +301,29 @@ class SimTree:
 
     def absolute(self, path: bytes) -> bytes:
         """realpath(3) from the root directory; what does not exist is kept as it is."""
-        done, rest = ROOT, b""
-        parts = [part for part in path.split(b"/") if part]
-        for index, part in enumerate(parts):
-            try:
-                spot = self._walk(done, part, follow=True)
-            except (FileNotFoundError, NotADirectoryError):
-                spot = Spot(done, part, 0)
-            if not spot.serial:
-                rest = b"/".join(parts[index:])
-                break
-            done = spot.serial
-        return os.path.normpath(os.path.join(self._path_of(done), rest))
+        done: list[bytes] = []
+        todo = deque(path.split(b"/"))
+        links = 0
+        while todo:
+            part = todo.popleft()
+            if part == b"..":
+                done = done[:-1]
+            elif part not in (b"", b"."):
+                done.append(part)
+                text = self._text_of(b"/" + b"/".join(done)) if links < _LINKS_MAX else None
+                if text is not None:
+                    links += 1
+                    done = [] if text.startswith(b"/") else done[:-1]
+                    todo.extendleft(reversed(text.split(b"/")))
+        return b"/" + b"/".join(done)
 
-    def _path_of(self, serial: int) -> bytes:
-        path = b""
-        while serial != ROOT:
-            above = self._above(serial)
-            name = next(name for name, below in self.disk.nodes[above].entries.items() if below == serial)
-            path, serial = b"/" + name + path, above
-        return path or b"/"
-
-    def _above(self, serial: int) -> int:
-        node = self.disk.nodes[serial]
-        if node.kind == "dir":
-            return node.parent
-        return next(above.serial for above in self.disk.nodes.values() if serial in above.entries.values())
+    def _text_of(self, path: bytes) -> bytes | None:
+        """The text of a symbolic link; `None` for anything else."""
+        try:
+            node = self.disk.nodes.get(self._find(path, follow=False).serial)
+        except OSError:
+            return None
+        return node.data if node is not None and node.kind == "link" else None
 
 
 def failure(code: int, path: str | bytes | None = None) -> OSError:
