@@ -59,14 +59,14 @@ class _Explorer:
     def run(self) -> Explored:
         fs = self.scenario.begin()
         self.trees.append(fs.tree(self.scenario.root))
-        recorded = []
+        steps = []
         for step in self.scenario.steps:
-            recorded.append(list(_record(fs, step)))
+            steps.append(list(recorded(fs, step)))
             self.trees.append(fs.tree(self.scenario.root))
         self.explored.calls += fs.calls
         extra = tuple(range(len(self.trees), len(self.trees) + len(self.scenario.attempted())))
         self.trees += self.scenario.attempted()
-        for number, points in enumerate(recorded):
+        for number, points in enumerate(steps):
             for point in points:
                 self._crash(point, (number + 1,) if point.over else (number, number + 1, *extra), ())
         return self.explored
@@ -94,7 +94,7 @@ class _Explorer:
         points: list[Point] = []
         try:
             if len(path) < len(self.caps):
-                points = list(_record(fs, self.scenario.run_recovery))
+                points = list(recorded(fs, self.scenario.run_recovery))
             else:
                 self.scenario.run_recovery(fs)
         except AssertionError as error:
@@ -114,15 +114,18 @@ class _Explorer:
             self._fail(path, error)
 
     def _fail(self, path: Path, error: AssertionError) -> NoReturn:
+        line = line_of(self.scenario, path)
+        why: Exception = error
         try:
             Replay(self.scenario, path).run()
         except AssertionError as told:
             raise told from error.__cause__
-        line = line_of(self.scenario, path)
-        raise AssertionError(f"{error}, but not again; the scenario is not deterministic\n{line}") from error
+        except ValueError as misfit:
+            why = misfit
+        raise AssertionError(f"{error}, but not again; the scenario is not deterministic\n{line}") from why
 
 
-def _record(fs: SimFS, act: Act) -> Iterator[Point]:
+def recorded(fs: SimFS, act: Act) -> Iterator[Point]:
     """Run `act` to its end; the moments at which the disk was different."""
     points: list[Point] = []
     version = -1

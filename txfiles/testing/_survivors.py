@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -221,18 +222,23 @@ class Survivors:
 
     def survive(self, token: str) -> Disk:
         """The disk that the choice of this token leaves."""
-        choice = choice_of(token)
-        fits = len(choice) == len(self._sizes) and all(
-            option < size for option, size in zip(choice, self._sizes, strict=True)
-        )
-        built = self.build(choice) if fits else None
+        built = self.build(self._choice(token))
         if built is None:
-            raise ValueError(f"no power loss here leaves {token!r}")
+            raise self._misfit(token)
         return built[1]
+
+    def _choice(self, token: str) -> Choice:
+        choice = choice_of(token)
+        if len(choice) != len(self._sizes) or any(map(operator.ge, choice, self._sizes)):
+            raise self._misfit(token)
+        return choice
+
+    def _misfit(self, token: str) -> ValueError:
+        return ValueError(f"no power loss here leaves {token!r}")
 
     def describe(self, token: str) -> list[str]:
         """What the choice of a token is about, a line each."""
-        choice = choice_of(token)
+        choice = self._choice(token)
         lines = []
         for (directory, name), index in self._names.items():
             history = self._disk.nodes[directory].pending[name]
