@@ -6,6 +6,7 @@ import io
 from typing import IO, TYPE_CHECKING, Any
 
 from txfiles._fs import release
+from txfiles.errors import TransactionClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,18 +43,30 @@ class _RawReader(io.RawIOBase):
 
 
 class _RawWriter(io.RawIOBase):
-    """Ends in `finish`, or in `discard` after an error or for a transaction that is no longer the caller's."""
+    """Ends in `finish`, or in `discard` after an error or for a transaction that is no longer the caller's.
 
-    def __init__(self, writer: Writer, finish: Callable[[], None], discard: Callable[[], None]) -> None:
+    The descriptor of a forked child is the parent's, too: nothing is written there, and what the parent had not yet
+    flushed at the fork goes in silence.
+    """
+
+    def __init__(
+        self, writer: Writer, finish: Callable[[], None], discard: Callable[[], None], is_mine: Callable[[], bool]
+    ) -> None:
         self._writer = writer
         self._finish = finish
         self._discard = discard
+        self._is_mine = is_mine
         self.spoiled = False
+        self.closing = False
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
+        if not self._is_mine():
+            if self.closing:
+                return len(data)
+            raise TransactionClosedError("the file belongs to a transaction of another process")
         try:
             return self._writer.write(data)
         except BaseException:
@@ -82,6 +95,10 @@ class _Buffered(io.BufferedWriter):
     def spoil(self) -> None:
         self._raw.spoiled = True
 
+    def close(self) -> None:
+        self._raw.closing = True
+        super().close()
+
     def __exit__(self, kind: object, *rest: object) -> None:
         if kind is not None:
             self.spoil()
@@ -89,6 +106,11 @@ class _Buffered(io.BufferedWriter):
 
 
 class _Text(io.TextIOWrapper):
+    def close(self) -> None:
+        if isinstance(self.buffer, _Buffered):
+            self.buffer._raw.closing = True
+        super().close()
+
     def __exit__(self, kind: object, *rest: object) -> None:
         if kind is not None and isinstance(self.buffer, _Buffered):
             self.buffer.spoil()
@@ -101,6 +123,8 @@ def reader(fs: FileSystem, fd: int, *, text: bool) -> IO[Any]:
     return _Text(buffered, "utf-8", newline="") if text else buffered
 
 
-def writer(to: Writer, finish: Callable[[], None], discard: Callable[[], None], *, text: bool) -> IO[Any]:
-    buffered = _Buffered(_RawWriter(to, finish, discard))
+def writer(
+    to: Writer, finish: Callable[[], None], discard: Callable[[], None], is_mine: Callable[[], bool], *, text: bool
+) -> IO[Any]:
+    buffered = _Buffered(_RawWriter(to, finish, discard, is_mine))
     return _Text(buffered, "utf-8", newline="") if text else buffered

@@ -322,8 +322,11 @@ class FileTransaction:
             raise
         self._writing.add(shown)
 
+        def is_mine() -> bool:
+            return self._pid == self._fs.pid()
+
         def finish() -> None:
-            if self._state != "open" or self._pid != self._fs.pid():
+            if self._state != "open" or not is_mine():
                 return
             with self._mutex:
                 self._writing.discard(shown)
@@ -334,11 +337,11 @@ class FileTransaction:
                     writer.discard()
 
         def discard() -> None:
-            if self._pid == self._fs.pid():
+            if is_mine():
                 self._writing.discard(shown)
                 writer.discard()
 
-        return _streams.writer(writer, finish, discard, text=text)
+        return _streams.writer(writer, finish, discard, is_mine, text=text)
 
     def delete(self, path: AnyPath, *, missing_ok: bool = False) -> None:
         """Stage the removal of a file or of a symbolic link. Raises `FileNotFoundError`, `IsADirectoryError`."""
