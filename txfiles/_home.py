@@ -266,9 +266,10 @@ def _share_private(fs: FileSystem, root_fd: int, private_fd: int) -> None:
     if private.st_uid != fs.ids()[0]:
         return
     if root.st_mode & stat.S_IWGRP and not private.st_mode & stat.S_IWGRP:
-        if private.st_gid != root.st_gid:
-            fs.chown(private_fd, -1, root.st_gid)
-        fs.chmod(private_fd, 0o770)
+        with suppress(PermissionError):  # a group that we are not in: then the directory stays ours
+            if private.st_gid != root.st_gid:
+                fs.chown(private_fd, -1, root.st_gid)
+            fs.chmod(private_fd, 0o770)
     has = fs.xattrs(root_fd, _layout.PRIVATE)
     for key in (_metadata.DEFAULT_ACL, _metadata.ACCESS_ACL):
         if key in has:
