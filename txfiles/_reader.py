@@ -68,6 +68,7 @@ class Patience:
         self._until = self._began + (_PATIENCE if timeout is None else timeout)
         self._interval = 0.0005
         self._tries = 0
+        self._last_chance = False
 
     @property
     def fresh(self) -> bool:
@@ -84,9 +85,10 @@ class Patience:
     def try_again(self, root: bytes) -> None:
         """Raise `LockTimeoutError` when there was time, and more than a few times to try, for what did not succeed."""
         self._tries += 1
-        if self.over and self._tries > _TRIES:
+        if self._last_chance and self._tries > _TRIES:
             shown, waited = _paths.decode(root), time.monotonic() - self._began
             raise LockTimeoutError(f"{shown!r} was not at rest for a moment in {waited:.3f} s", path=shown)
+        self._last_chance = self.over  # one more, which waits for nobody and reads what stands still as it is
 
 
 class Reader:
