@@ -80,6 +80,8 @@ def recover(root: AnyPath, *, timeout: float | None = 10.0, on_conflict: OnConfl
     if home is None:
         return RecoveryReport()
     try:
+        if _inventory.take(home).resting:
+            return RecoveryReport()  # also where nothing can be locked, on a read-only mount
         home.lock.acquire(timeout, threading.current_thread())
         return recover_locked(home, on_conflict=on_conflict)
     finally:
