@@ -2,9 +2,9 @@
 
     @pytest.mark.needs("loop", "xfs", "strace")
 
-A thing is `root`, `mount` (the right to mount), `users` (children of other users), `loop` (loop devices), `ext4`,
-`xfs` or `btrfs` (mkfs and the kernel's part), `strace` (installed and allowed to trace), `module:NAME` (a Python
-module), or the name of a program.
+A thing is `root`, `mount` (the right to mount), `users` (children of other users), `sysctl` (the right to change the
+kernel's settings), `loop` (loop devices), `ext4`, `xfs` or `btrfs` (mkfs and the kernel's part), `strace` (installed
+and allowed to trace), `module:NAME` (a Python module), or the name of a program.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _PACKAGES = {
     "setfattr": "attr",
     "losetup": "mount",
     "unshare": "util-linux",
+    "flock": "util-linux",
 }
 
 
@@ -51,6 +52,8 @@ def missing(thing: str) -> str | None:
         return missing("root") or (None if mounts.isolate() else "mount: this container may not mount")
     if thing == "users":
         return missing("root") or _other_users()
+    if thing == "sysctl":
+        return missing("root") or (None if os.access("/proc/sys/fs", os.W_OK) else "sysctl: /proc/sys is read-only")
     if thing == "loop":
         return missing("mount") or missing("losetup") or _missing_file("/dev/loop-control")
     if thing in ("ext4", "xfs", "btrfs"):
