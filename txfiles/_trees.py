@@ -13,6 +13,7 @@ from txfiles._fs import release
 from txfiles._layout import PRIVATE
 from txfiles._staging import ABSENT, Directory, Staging, refuse_special
 from txfiles._tokens import Token
+from txfiles._tree import Node
 from txfiles._view import C, View
 from txfiles.errors import InvalidPathError
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from txfiles._journal import Meta
-    from txfiles._tree import Node
 
 _CHUNK = 1 << 20
 
@@ -112,7 +112,7 @@ def _move_file(staging: Staging, source: bytes, target: bytes) -> None:
 
 def copy(staging: Staging, source: bytes, target: bytes) -> None:
     """A file, or a directory with its links as links: content, mode and attributes; the owner as for a write."""
-    node = staging.look(source) if source else None
+    node = staging.look(source) if source else Node("dir")
     if node is None:
         raise FileNotFoundError(errno.ENOENT, "no such file or directory", _paths.decode(source))
     if node.kind == "special":

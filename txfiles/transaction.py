@@ -380,9 +380,11 @@ class FileTransaction:
             _trees.copy(staging, from_path, to_path)
 
     def mkdir(self, path: AnyPath) -> None:
-        """Stage a directory and its missing parents; one that exists is left as it is."""
+        """Stage a directory and its missing parents; one that exists is left as it is. Raises `FileExistsError`."""
         with self._call() as staging, staging.step():
-            resolved = staging.resolve(_paths.normalize(path, directory=True))
+            resolved, node = staging.find(_paths.normalize(path, directory=True))
+            if node is not None and node.kind != "dir":
+                raise FileExistsError(errno.EEXIST, "not a directory", _paths.decode(resolved))
             staging.make_parents(resolved)
             staging.make_directory(resolved)
 
