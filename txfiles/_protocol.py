@@ -155,9 +155,8 @@ def _secure(home: Home, staging: Staging, op: Operation) -> Operation:
     found = fs.stat(home.private_fd, tokens.name(op.index))
     assert op.new is not None
     if (found.st_ino, found.st_size, found.st_mtime_ns) != (op.new.ino, op.new.size, op.new.mtime_ns):
-        raise ConflictError(
-            f"{_paths.decode(op.path)!r} was changed while it was being moved", path=_paths.decode(op.path)
-        )
+        shown = _paths.decode(op.path)
+        raise ConflictError(f"what was staged for {shown!r} was changed by somebody else", path=shown)
     if op.old is None:
         return op
     return replace(op, old=tokens.link_old(home.tree, op))

@@ -44,6 +44,7 @@ class Staging(View[Token]):
         self.checks: list[Callable[[Tree], None]] = []
         self._undo: list[tuple[bytes, Entry | None]] = []
         self._depth = 0
+        self._may_go: set[bytes] = set()
 
     # -- changing -----------------------------------------------------------------------------------------------
 
@@ -89,6 +90,11 @@ class Staging(View[Token]):
         assert self._depth > 0
         self._undo.append((path, self.entries.get(path)))
         self.lay(path, entry)
+
+    def remove_directory(self, path: bytes) -> None:
+        """Stage the removal of a directory. REQUIRES: that of its contents is staged."""
+        self._may_go.add(path)
+        self.put(path, ABSENT)
 
     def make_parents(self, path: bytes) -> None:
         """Stage the missing directories above `path`; what is there must be a directory of the root's mount."""
@@ -168,6 +174,8 @@ class Staging(View[Token]):
             if found is not None and kind != "dir":
                 self._require_own_name(names, path, found)
             if found is not None and kind == "dir" and not isinstance(entry, Directory):
+                if path not in self._may_go:
+                    raise IsADirectoryError(errno.EISDIR, "has become a directory", _paths.decode(path))
                 goes.append(Operation(-1, "rmdir", path, meta=_metadata.read(self.fs, *self.tree.at(path), found)))
                 found = kind = None
             if isinstance(entry, Token):

@@ -69,9 +69,12 @@ def _refuse_nested_root(staging: Staging, path: bytes) -> None:
 
 def delete_tree(staging: Staging, path: bytes) -> None:
     found = _require_movable(staging, path)
-    for below, _ in reversed(found):
-        staging.put(below, ABSENT)
-    staging.put(path, ABSENT)
+    for below, node in reversed(found):
+        if node.kind == "dir":
+            staging.remove_directory(below)
+        else:
+            staging.put(below, ABSENT)
+    staging.remove_directory(path)
 
 
 def move(staging: Staging, source: bytes, target: bytes) -> None:
@@ -98,8 +101,8 @@ def move(staging: Staging, source: bytes, target: bytes) -> None:
             _move_file(staging, below, there)
     for below, inner in reversed(found):
         if inner.kind == "dir":
-            staging.put(below, ABSENT)
-    staging.put(source, ABSENT)
+            staging.remove_directory(below)
+    staging.remove_directory(source)
 
 
 def _move_file(staging: Staging, source: bytes, target: bytes) -> None:
