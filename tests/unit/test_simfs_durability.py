@@ -614,3 +614,13 @@ def test_equal_disks_have_equal_fingerprints(fs: SimFS) -> None:
     assert fs.fingerprint() not in prints  # there, something is still pending
     fs.sync_everything()
     assert fs.fingerprint() in prints
+
+
+def test_what_only_a_power_loss_can_bring_back_makes_a_difference(fs: SimFS) -> None:
+    prints = set()
+    for content in ("one", "two"):
+        fs.put("/sim/a", content)
+        then = fs.after_kill()
+        then.remove("/sim/a", synced=False)
+        prints.add(then.fingerprint())
+    assert len(prints) == 2

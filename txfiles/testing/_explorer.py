@@ -14,7 +14,7 @@ from txfiles.testing._simtree import Tree
 
 @dataclass
 class Explored:
-    """`points` are moments of a crash, `states` what they left, `different` those of them that were not met before."""
+    """`points` are moments of a crash, `states` what they left, `different` those that were not met before."""
 
     points: int = 0
     states: int = 0
@@ -54,7 +54,7 @@ class _Explorer:
     seed: int
     trees: list[Tree] = field(default_factory=list)
     explored: Explored = field(default_factory=Explored)
-    seen: set[tuple[int, str, tuple[int, ...], int]] = field(default_factory=set)
+    seen: set[tuple[str, int, str, tuple[int, ...], int]] = field(default_factory=set)
 
     def run(self) -> Explored:
         fs = self.scenario.begin()
@@ -73,6 +73,8 @@ class _Explorer:
 
     def _crash(self, point: Point, allowed: tuple[int, ...], path: Path) -> None:
         """The power fails or the process dies at `point`."""
+        if self._met("crash", point.fs, allowed, path):
+            return
         self.explored.points += 1
         self._check(self.scenario.check_whole, point.fs, allowed, (*path, (point.number, KILL)))
         for token, state in self._left(point, self.caps[len(path)]):
@@ -85,10 +87,8 @@ class _Explorer:
             yield from point.fs.surviving_states(cap, self.seed * 7919 + point.number)
 
     def _recover(self, fs: SimFS, allowed: tuple[int, ...], path: Path) -> None:
-        key = fs.fingerprint(), fs.boot_id(), allowed, len(path)
-        if key in self.seen:
+        if self._met("recover", fs, allowed, path):
             return
-        self.seen.add(key)
         self.explored.different += 1
         self._check(self.scenario.check_whole, fs, allowed, path)
         points: list[Point] = []
@@ -104,6 +104,14 @@ class _Explorer:
         for point in points:
             settled = tuple(index for index in allowed if self.trees[index] == fs.tree(self.scenario.root))
             self._crash(point, settled if point.over and settled else allowed, path)
+
+    def _met(self, what: str, fs: SimFS, allowed: tuple[int, ...], path: Path) -> bool:
+        """What follows depends on nothing else, and was explored before."""
+        key = what, fs.fingerprint(), fs.boot_id(), allowed, len(path)
+        if key in self.seen:
+            return True
+        self.seen.add(key)
+        return False
 
     def _check(
         self, check: Callable[[SimFS, Sequence[Tree]], None], fs: SimFS, allowed: tuple[int, ...], path: Path

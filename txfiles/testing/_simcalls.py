@@ -8,7 +8,8 @@ import os
 import stat
 from typing import NamedTuple
 
-from txfiles.testing._simdisk import MTIME, OWNER, ROOT, XATTRS, Disk, Kind, Node
+from txfiles.testing._simdisk import Disk
+from txfiles.testing._simnode import MTIME, OWNER, ROOT, XATTRS, Kind, Node
 from txfiles.testing._simtree import NAME_MAX, Options, SimTree, Spot, failure
 
 _FIRST_FD = 1 << 20  # the kernel's numbers are smaller: a descriptor that leaks to it is EBADF there

@@ -17,92 +17,10 @@ What a power loss may do, as an adversary under the assumptions A1 to A4:
 from __future__ import annotations
 
 import heapq
-from typing import Literal, NamedTuple
 
-Kind = Literal["file", "dir", "link"]
-Place = tuple[int, bytes]  # serial of a directory, name
+from txfiles.testing._simnode import MTIME, OWNER, ROOT, XATTRS, Change, History, Kind, Node, Place, Saved
 
-ROOT = 1  # the serial of the root directory; 0 stands for "no entry"
-OWNER, XATTRS, MTIME = 1, 2, 4  # what of an inode may be old or new; OWNER is mode, uid and gid
 _KEEP_DEAD = 64
-
-
-class Change(NamedTuple):
-    """One pending change of a name; both halves of a rename have one `id` and know each other's place."""
-
-    id: int
-    serial: int
-    other: Place | None = None
-    leaves: int = 0  # the inode that this, the removal half of a rename, takes away
-    synced: bool = False  # its directory was synced, but the addition is not durable yet (D3)
-
-
-class History(NamedTuple):
-    """What a name durably leads to, and its pending changes. Those up to the id `doubtful` were in a failed sync."""
-
-    base: int
-    changes: tuple[Change, ...] = ()
-    doubtful: int = 0
-
-    def value(self, count: int) -> int:
-        """What the name leads to when the last change that survives is the `count`-th."""
-        return self.changes[count - 1].serial if count else self.base
-
-
-class Saved(NamedTuple):
-    """What of an inode is durable, when that is not what can be read."""
-
-    data: bytes
-    owner: tuple[int, int, int]
-    xattrs: dict[str, bytes]
-    mtime: int
-
-
-class Node:
-    """An inode. Shared by the copies of a disk: get it from `Disk.own` before changing it."""
-
-    def __init__(self, serial: int, ino: int, kind: Kind, mode: int, uid: int, gid: int, mtime: int) -> None:
-        self.owned_by: object = None
-        self.serial = serial
-        self.ino = ino
-        self.kind: Kind = kind
-        self.mode = mode
-        self.uid = uid
-        self.gid = gid
-        self.mtime = mtime
-        self.nlink = 0
-        self.gone = False  # no name, and not open either
-        self.xattrs: dict[str, bytes] = {}  # replaced, never changed
-        self.data = b""  # of a link, its text
-        self.parent = 0
-        self.device = 0  # added to the number of the file system
-        self.mount = 1
-        self.entries: dict[bytes, int] = {}
-        self.pending: dict[bytes, History] = {}
-        self.saved: Saved | None = None
-        self.stale = 0  # OWNER | XATTRS | MTIME: differ from `saved`
-        self.span: tuple[int, int] | None = None  # the bytes written since they were last durable
-        self.lost = 0  # the same two, but beyond the help of a sync (D6)
-        self.lost_span: tuple[int, int] | None = None
-
-    def copy(self) -> Node:
-        new: Node = object.__new__(Node)
-        new.__dict__.update(self.__dict__)
-        new.entries = self.entries.copy()
-        new.pending = self.pending.copy()
-        return new
-
-    def settled(self, nlink: int, parent: int) -> Node:
-        """A copy of which everything is durable."""
-        new = self.copy()
-        new.nlink, new.parent, new.gone = nlink, parent, False
-        new.pending.clear()
-        new.saved, new.stale, new.span, new.lost, new.lost_span = None, 0, None, 0, None
-        return new
-
-    @property
-    def owner(self) -> tuple[int, int, int]:
-        return self.mode, self.uid, self.gid
 
 
 class Disk:
@@ -147,6 +65,7 @@ class Disk:
             node = node.copy()
             node.owned_by = self._token
             self.nodes[serial] = node
+        node.printed = None
         self.version += 1
         return node
 
@@ -336,18 +255,20 @@ class Disk:
                 self.nodes[serial] = clean
         self.version += 1
 
-    def _collect(self) -> None:
-        """Drop the nodes that are gone and that no power loss can bring back."""
+    def reachable(self) -> set[int]:
+        """The inodes that a name leads to, now or after a power loss."""
         seen, todo = {ROOT}, [ROOT]
         while todo:
             node = self.nodes[todo.pop()]
-            below = set(node.entries.values())
-            for history in node.pending.values():
-                below.update((history.base, *(change.serial for change in history.changes)))
-            below -= seen
-            below.discard(0)
-            seen |= below
-            todo += below
+            if node.kind == "dir":
+                below = node.leads_to() - seen
+                seen |= below
+                todo += below
+        return seen
+
+    def _collect(self) -> None:
+        """Drop the nodes that are gone and that no power loss can bring back."""
+        seen = self.reachable()
         self.nodes = {serial: node for serial, node in self.nodes.items() if serial in seen or not node.gone}
         self._collect_at = 2 * len(self.nodes) + _KEEP_DEAD
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from txfiles._layout import PRIVATE
-from txfiles.testing._simdisk import OWNER, ROOT, XATTRS, Disk, Kind, Node
+from txfiles.testing._simdisk import Disk
+from txfiles.testing._simnode import OWNER, ROOT, XATTRS, Kind, Node
 
 NAME_MAX = 255
 _PATH_MAX = 4096
@@ -230,21 +231,8 @@ class SimTree:
 
     def fingerprint(self) -> int:
         """Equal for two disks that nobody can tell apart, not even by crashing; almost surely different otherwise."""
-        return hash(self._print(ROOT))
-
-    def _print(self, serial: int) -> tuple[object, ...]:
-        node = self.disk.nodes[serial]
-        same: list[object] = [node.kind, node.ino, node.owner, tuple(node.xattrs.items()), node.mount, node.nlink]
-        if node.kind == "dir":
-            same += [(name, self._print(below)) for name, below in sorted(node.entries.items())]
-        else:
-            same += [node.mtime, node.data]
-        if node.pending:
-            same.append(tuple(sorted(node.pending.items())))
-        if node.saved is not None:
-            data, owner, xattrs, mtime = node.saved
-            same += [data, owner, tuple(xattrs.items()), mtime, node.stale, node.span, node.lost, node.lost_span]
-        return tuple(same)
+        nodes = self.disk.nodes
+        return hash(tuple((serial, nodes[serial].fingerprint()) for serial in sorted(self.disk.reachable())))
 
     # -- walking --------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ import operator
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
-from txfiles.testing._simdisk import MTIME, OWNER, ROOT, XATTRS, Disk, Node, Place
+from txfiles.testing._simdisk import Disk
+from txfiles.testing._simnode import MTIME, OWNER, ROOT, XATTRS, Node, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,30 +43,14 @@ class Survivors:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._paths: dict[int, str] = {ROOT: ""}
         self._sizes: list[int] = []  # how many options each open thing has
         self._names: dict[Place, int] = {}
         self._contents: dict[int, tuple[int, list[tuple[str, bytes]]]] = {}
         self._metas: dict[int, tuple[int, list[int]]] = {}
-        reachable = self._reachable()
+        reachable = sorted(disk.reachable())  # in the order of birth
         for serial in reachable:
             self._add(disk.nodes[serial])
         self._renames = [rename for serial in reachable for rename in self._renames_out_of(disk.nodes[serial])]
-
-    def _reachable(self) -> list[int]:
-        """Every node that can survive, in the order of birth."""
-        todo = [ROOT]
-        while todo:
-            serial = todo.pop()
-            node = self._disk.nodes[serial]
-            found = list(node.entries.items())
-            for name, history in node.pending.items():
-                found += [(name, history.value(count)) for count in range(len(history.changes) + 1)]
-            for name, below in found:
-                if below and below not in self._paths:
-                    self._paths[below] = f"{self._paths[serial]}/{name.decode(errors='backslashreplace')}"
-                    todo.append(below)
-        return sorted(self._paths)
 
     def _add(self, node: Node) -> None:
         for name, history in sorted(node.pending.items()):
@@ -238,18 +223,32 @@ class Survivors:
 
     def describe(self, token: str) -> list[str]:
         """What the choice of a token is about, a line each."""
-        choice = self._choice(token)
+        choice, paths = self._choice(token), self._paths()
         lines = []
         for (directory, name), index in self._names.items():
             history = self._disk.nodes[directory].pending[name]
-            path = f"{self._paths[directory]}/{name.decode(errors='backslashreplace')}"
+            path = f"{paths[directory]}/{name.decode(errors='backslashreplace')}"
             lines.append(f"{path}: {choice[index]} of {len(history.changes)} changes survive")
         for serial, (index, contents) in self._contents.items():
-            lines.append(f"content of {self._paths[serial]}: {contents[choice[index]][0]}")
+            lines.append(f"content of {paths[serial]}: {contents[choice[index]][0]}")
         for serial, (index, masks) in self._metas.items():
             lost = [text for bit, text in _META if self._disk.nodes[serial].stale & ~masks[choice[index]] & bit]
-            lines.append(f"metadata of {self._paths[serial]}: {', '.join(lost) or 'nothing'} lost")
+            lines.append(f"metadata of {paths[serial]}: {', '.join(lost) or 'nothing'} lost")
         return lines
+
+    def _paths(self) -> dict[int, str]:
+        """Of every inode that can survive, the first path that it can have."""
+        paths, todo = {ROOT: ""}, [ROOT]
+        while todo:
+            node = self._disk.nodes[todo.pop()]
+            found = list(node.entries.items())
+            for name, history in node.pending.items():
+                found += [(name, history.value(count)) for count in range(len(history.changes) + 1)]
+            for name, serial in found:
+                if serial and serial not in paths:
+                    paths[serial] = f"{paths[node.serial]}/{name.decode(errors='backslashreplace')}"
+                    todo.append(serial)
+        return paths
 
 
 def contents_of(node: Node) -> list[tuple[str, bytes]]:
