@@ -8,13 +8,14 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from txfiles import _layout, _metadata, _paths
+from txfiles import _journal, _layout, _metadata, _paths
 from txfiles._fs import release
 from txfiles._lock import make_lock
 from txfiles._tree import Tree
 from txfiles.errors import (
     ConflictError,
     InvalidPathError,
+    JournalCorruptError,
     JournalVersionError,
     RecoveryError,
     UnsupportedFilesystemError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from txfiles._paths import AnyPath
 
 _FORMAT = re.compile(rb"txfiles ([0-9]{1,9}) ([a-z]{1,32})\n")
+_FORMAT_AT_MOST = 4096  # bytes
 _CHUNK = 1 << 20
 
 
@@ -141,8 +143,11 @@ class Home:
     def names(self) -> list[bytes]:
         return self.fs.listdir(self.private_fd)
 
-    def read(self, name: bytes) -> bytes | None:
-        """The whole content of a file of the private directory; `None` if and only if there is none."""
+    def read(self, name: bytes, limit: int = _journal.MAX_SIZE) -> bytes | None:
+        """The whole content of a file of the private directory; `None` if and only if there is none.
+
+        Raises `JournalCorruptError` for one of more than `limit` bytes: a sparse file costs whoever plants it nothing.
+        """
         try:
             fd = self.fs.open_read(self.private_fd, name)
         except FileNotFoundError:
@@ -151,6 +156,9 @@ class Home:
             error.filename = _paths.decode(b"/".join((self.root, _layout.PRIVATE, name)))
             raise
         try:
+            if self.fs.fstat(fd).st_size > limit:
+                shown = _paths.decode(name)
+                raise JournalCorruptError(f"{shown} is too large", path=shown)
             chunks = []
             while chunk := self.fs.read(fd, _CHUNK):
                 chunks.append(chunk)
@@ -165,7 +173,7 @@ class Home:
 
     def format_is_ours(self) -> bool:
         """Whether `format` is there and ours; raises `JournalVersionError` where it is somebody else's."""
-        text = self.read(_layout.FORMAT)
+        text = self.read(_layout.FORMAT, _FORMAT_AT_MOST)
         if text == _layout.FORMAT_TEXT:
             return True
         match = _FORMAT.fullmatch(text or b"")

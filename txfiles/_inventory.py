@@ -83,8 +83,6 @@ def _pending(home: Home, tid: str, present: list[State]) -> Pending:
     pending = Pending(tid, state, None, None, _is_process(found), False, also)
     shown = _paths.decode(name)
     try:
-        if found.st_size > _journal.MAX_SIZE:
-            raise JournalCorruptError(f"the journal {shown} is too large", path=shown)
         journal = _journal.decode(home.read(name) or b"", shown)
         if journal.tid != tid:
             raise JournalCorruptError(f"the journal {shown} is that of another transaction", path=shown)
