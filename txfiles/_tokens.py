@@ -128,12 +128,13 @@ class Tokens:
         return Token(index, identity_of(found, text), digest_of_link(text), meta)
 
     def remove(self, index: int) -> None:
-        """Unlink a token of this transaction that is no longer wanted."""
+        """Unlink a token of this transaction that is no longer wanted; one that is gone already is no error."""
         if (fd := self._open.pop(index, None)) is not None:
             release(self.fs, fd)
-        with suppress(FileNotFoundError):
-            self.fs.unlink(self.at, self.name(index))
-        self._made.discard(index)
+        if index in self._made:
+            with suppress(FileNotFoundError):
+                self.fs.unlink(self.at, self.name(index))
+            self._made.discard(index)
 
     def remove_all(self) -> None:
         """Unlink every token made so far; may be called again after an error or an interrupt."""
@@ -157,9 +158,15 @@ class Tokens:
             raise failed
 
     def drop(self) -> None:
-        """Close them without asking: the transaction is over."""
+        """Close them without asking."""
         fds, self._open = list(self._open.values()), {}
         release(self.fs, *fds)
+
+    def forget(self) -> None:
+        """The transaction is over: what is still there belongs to recovery, and `at` may be another directory soon."""
+        self.drop()
+        self._made.clear()
+        self._old.clear()
 
     def sync(self, index: int) -> None:
         """Make content, size and metadata of a token durable (A3); may be called from any thread."""
@@ -234,9 +241,14 @@ class Writer:
     def discard(self) -> None:
         """Close and unlink the token; does nothing after `finish`."""
         if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            release(self._fs, fd)
+            self.close()
             self._tokens.remove(self.index)
+
+    def close(self) -> None:
+        """Close the token and leave it where it is."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            release(self._fs, fd)
 
 
 def identity_of(found: Stat, link: bytes | None = None) -> Identity:

@@ -175,9 +175,9 @@ class FileTransaction:
             self._state = "ended"
             try:
                 if discard:
-                    self._tokens.remove_all()
+                    run_to_end(self._tokens.remove_all)
             finally:
-                self._tokens.drop()
+                self._tokens.forget()
                 self._home.close()
 
         run_to_end(end)
@@ -326,18 +326,23 @@ class FileTransaction:
             return self._pid == self._fs.pid()
 
         def finish() -> None:
-            if self._state != "open" or not is_mine():
+            if not is_mine():
+                writer.close()
                 return
             with self._mutex:
                 self._writing.discard(shown)
                 try:
-                    with staging.step():
-                        self._put(staging, staging.place(place.path), writer)
+                    if self._state == "open":
+                        with staging.step():
+                            self._put(staging, staging.place(place.path), writer)
                 finally:
                     writer.discard()
 
         def discard() -> None:
-            if is_mine():
+            if not is_mine():
+                writer.close()
+                return
+            with self._mutex:
                 self._writing.discard(shown)
                 writer.discard()
 
