@@ -109,6 +109,11 @@ def failing_apply(change: Change, renames: int) -> Callable[[SimFS], None]:
     return step
 
 
+def never_used(fs: SimFS) -> None:
+    for name in "ab":
+        fs.put(f"/sim/{name}", f"old {name}")
+
+
 def unsynced(fs: SimFS) -> None:
     """The same, and what another program has just made without a sync."""
     files(fs)
@@ -140,6 +145,7 @@ def after_or_lost(fs: SimFS, allowed: Sequence[Tree]) -> None:
 SCENARIOS = {
     scenario.name: scenario
     for scenario in [
+        Scenario("first-commit", never_used, [commit(write("a", "new"))]),
         Scenario("replace-1", files, [commit(write("a"))]),
         Scenario("replace-4", files, [commit(write(*"abcd"))]),
         Scenario("create", files, [commit(write("x/y/z", "x/w"))]),
