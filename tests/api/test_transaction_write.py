@@ -80,7 +80,7 @@ def test_nothing_is_content_too(root: Path, form: str) -> None:
 @pytest.mark.parametrize("form", ["bytearray", "memoryview", "mmap", "array", "BytesIO", "list"])
 def test_what_is_handed_over_is_taken_at_the_call(root: Path, form: str) -> None:
     buffer = bytearray(CONTENT)
-    data = memoryview(buffer) if form == "memoryview" else FORMS[form](CONTENT)
+    data: Any = memoryview(buffer) if form == "memoryview" else FORMS[form](CONTENT)
     with FileTransaction(root) as tx:
         tx.write("a", data)
         if form == "BytesIO":

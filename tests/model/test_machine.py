@@ -36,6 +36,7 @@ from txfiles.testing._faults import FaultyFS
 
 UMASK = 0o022
 Durability = Literal["full", "process"]
+NEED_SPACE = frozenset(("create", "write", "mkdir", "link", "symlink", "rename", "chmod"))
 
 
 class Killed(BaseException):
@@ -62,7 +63,7 @@ class Dying(FaultyFS):
             return
         if self.die_at is not None and number >= self.die_at:
             raise Killed(f"at call {number}, {name}")
-        if self.fail_at is not None and number >= self.fail_at and not name.startswith("sync"):
+        if self.fail_at is not None and number >= self.fail_at and name in NEED_SPACE:
             self.fail_at = None
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
