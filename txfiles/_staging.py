@@ -51,12 +51,14 @@ class Staging(View[Token]):
     @contextmanager
     def step(self) -> Iterator[None]:
         """All that is staged inside, or after an error nothing of it. Steps nest."""
-        mark = len(self._undo)
+        mark, expected = len(self._undo), len(self.expected)
         self._depth += 1
         try:
             yield
         except BaseException:
             self._depth -= 1
+            while len(self.expected) > expected:
+                self.expected.popitem()
             self._roll_back(mark)
             raise
         self._depth -= 1
