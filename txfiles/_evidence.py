@@ -90,10 +90,15 @@ class Evidence:
             return digest_of_link(self.fs.readlink(at, name))
         return digest_of_file(self.fs, at, name) if stat.S_ISREG(found.st_mode) else None
 
+    def is_file_or_link(self, op: Operation, token: Stat) -> bool:
+        """The token of a write is of the kind that was staged: a rename would put anything else in place, too."""
+        assert op.new is not None
+        return stat.S_IFMT(token.st_mode) == (stat.S_IFREG if op.new.link is None else stat.S_IFLNK)
+
     def token_is_whole(self, op: Operation, token: Stat) -> bool:
         """Content and metadata are those that the journal recorded; a crash in the sync round can lose either."""
         assert op.new is not None
-        if stat.S_ISLNK(token.st_mode) != (op.new.link is not None):
+        if not self.is_file_or_link(op, token):
             return False
         if op.new.link is None and (token.st_size != op.new.size or not self._has_meta(op, token)):
             return False

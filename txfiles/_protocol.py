@@ -155,8 +155,7 @@ def _secure(home: Home, staging: Staging, op: Operation) -> Operation:
     found = fs.stat(home.private_fd, tokens.name(op.index))
     assert op.new is not None
     if (found.st_ino, found.st_size, found.st_mtime_ns) != (op.new.ino, op.new.size, op.new.mtime_ns):
-        shown = _paths.decode(op.path)
-        raise ConflictError(f"what was staged for {shown!r} was changed by somebody else", path=shown)
+        raise _meddled(op)
     if op.old is None:
         return op
     return replace(op, old=tokens.link_old(home.tree, op))
@@ -407,6 +406,8 @@ def _apply_write(home: Home, evidence: Evidence, op: Operation, skip: frozenset[
     target = evidence.target(op)
     if op.index in skip or (target is not None and (same_inode(token, target) or evidence.is_new(op, target))):
         home.remove(evidence.token_name(op))  # both names of one rename (A1)
+    elif not evidence.is_file_or_link(op, token):
+        raise _meddled(op)
     elif target is None or op.index in force or evidence.is_old(op, target):
         home.fs.rename(home.private_fd, evidence.token_name(op), *home.tree.at(op.path))
     else:
@@ -545,6 +546,11 @@ def taint(home: Home, journal: Journal, state: State) -> None:
             home.fs.write(fd, _journal.taint(home.fs.boot_id()))
         finally:
             home.fs.close(fd)
+
+
+def _meddled(op: Operation) -> ConflictError:
+    shown = _paths.decode(op.path)
+    return ConflictError(f"what was staged for {shown!r} was changed by somebody else", path=shown)
 
 
 def _foreign(evidence: Evidence, op: Operation, target: Stat) -> TxFilesError:

@@ -115,8 +115,12 @@ class Staging(View[Token]):
     def meta_for_new(self, path: bytes, *, is_dir: bool = False) -> Meta:
         """The metadata of a new entry, by the rules of the nearest directory that exists."""
         parent, _ = _paths.split(path)
-        while parent and isinstance(self.entries.get(parent), Directory) and not self.is_directory_on_disk(parent):
+        staged = []
+        while parent and isinstance(self.entries.get(parent), Directory):
+            staged.append(parent)
             parent, _ = _paths.split(parent)
+        while staged and self.is_directory_on_disk(staged[-1]):
+            parent = staged.pop()
         found = self.tree.stat(parent)
         assert found is not None
         at, name = self.tree.at(parent) if parent else (self.tree.root_fd, b".")
