@@ -74,6 +74,8 @@ class FileTransaction:
     ...     tx.write_json("b.json", {"two": 2})
     """
 
+    _state: Literal["new", "open", "prepared", "ended"] = "new"  # also where `__init__` was never entered
+
     def __init__(
         self,
         root: AnyPath,
@@ -82,7 +84,6 @@ class FileTransaction:
         timeout: float | None = 10.0,
         create: bool = False,
     ) -> None:
-        self._state: Literal["new", "open", "prepared", "ended"] = "new"
         check_settings(durability, timeout)
         self._fs = _fs.current()
         self._root = locate(self._fs, root)
