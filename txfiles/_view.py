@@ -82,6 +82,13 @@ class View(Generic[C]):
                 return path, node
         return resolve(path, self.look, self.tree.root, follow_last=follow_last) if path else (path, Node("dir"))
 
+    def exists(self, path: bytes) -> bool:
+        """Whether there is a file or directory, not resolved; below a file there is nothing."""
+        try:
+            return self.find(path)[1] is not None
+        except NotADirectoryError:
+            return False
+
     def look(self, path: bytes) -> Node | None:
         """What a path is in this view. REQUIRES: its parent is a directory of this view, or absent."""
         entry = self.entries.get(path)

@@ -209,7 +209,7 @@ class Snapshot:
 
 
 def _exists(view: View[C], path: bytes) -> bool:
-    return view.find(path)[1] is not None
+    return view.exists(path)
 
 
 def _listdir(view: View[C], path: bytes) -> list[str]:

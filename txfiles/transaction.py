@@ -231,8 +231,7 @@ class FileTransaction:
     def exists(self, path: AnyPath) -> bool:
         """Whether there is a file or directory; a symbolic link counts as what it leads to."""
         with self._call() as staging:
-            resolved = staging.resolve(_paths.normalize(path, directory=True))
-            return not resolved or staging.look(resolved) is not None
+            return staging.exists(_paths.normalize(path, directory=True))
 
     def listdir(self, path: AnyPath = ".") -> list[str]:
         """The names in a directory, sorted, without the private directory. Raises `OSError`."""
