@@ -67,13 +67,14 @@ class Evidence:
             return False
         return self.same_tree or self._digest(*self.home.tree.at(op.path), target) == op.digest
 
-    def is_deleted_file(self, op: Operation, token: Stat | None) -> bool:
+    def is_deleted_file(self, op: Operation, token: Stat | None, target: Stat | None) -> bool:
         """The token of a delete has become the deleted file; otherwise it is still the empty marker."""
         if token is None or op.old is None:
             return False
         if self._shows(op.old, token, self.home.private_fd, self.token_name(op)):
             return True
-        return token.st_size > 0  # somebody who still has it open went on writing to it
+        # Somebody who still has it open may have gone on writing to it; or the marker is damaged.
+        return token.st_size > 0 and not self.is_old(op, target)
 
     def _shows(self, recorded: Identity, found: Stat, at: int, name: bytes) -> bool:
         is_link = stat.S_ISLNK(found.st_mode)
@@ -119,7 +120,7 @@ class Evidence:
 
     def _was_applied(self, op: Operation) -> bool:
         if op.kind == "delete":
-            return self.is_deleted_file(op, self.token(op))
+            return self.is_deleted_file(op, self.token(op), self.target(op))
         if op.kind != "write":
             return False
         target, token = self.target(op), self.token(op)
@@ -158,37 +159,69 @@ class Evidence:
 
     def conflicts_forward(self) -> list[Operation]:
         """Operations still to be done whose target is foreign. Raises `RecoveryError` for a token lost or damaged."""
-        found = []
-        ours = {op.path for op in self.journal.ops if op.kind in ("delete", "rmdir")}
+        found: list[Operation] = []
+        going = {op.path for op in self.journal.ops if op.kind in ("delete", "rmdir")}
+        coming: set[bytes] = set()
+        blocked: set[bytes] = set()
         for op in self.journal.ops:
-            token, target = self.token(op), self.target(op)
-            if op.kind in ("write", "mkdir") and op.path in ours and self._still_to_go(op, target):
-                target = None
-            if token is None:
-                if op.kind == "write" and target is None:
-                    found.append(op)  # lost or deleted, nobody can tell: not for silence
-                elif op.kind in ("write", "delete") and op.old is not None and self.is_old(op, target):
-                    raise _lost(op, "is missing")
-            elif op.kind == "write":
-                if target is not None and (same_inode(token, target) or self.is_new(op, target)):
-                    continue
-                if not self.token_is_whole(op, token):
-                    raise _lost(op, "is damaged")
-                if target is not None and not self.is_old(op, target):
-                    found.append(op)
-            elif op.kind == "delete":
-                if target is None or self.is_deleted_file(op, token) or same_inode(token, target):
-                    continue
-                if not self.is_old(op, target):
-                    found.append(op)
-            elif op.kind == "mkdir":
-                if target is not None and not stat.S_ISDIR(target.st_mode):
-                    found.append(op)
-            elif target is not None and stat.S_ISDIR(target.st_mode):
-                names = self.home.tree.fs.listdir(self.home.tree.open_dir(op.path))
-                if any(_paths.join(op.path, name) not in ours for name in names):
-                    found.append(op)
+            if self._blocked(op, going, coming, blocked):
+                found.append(op)
+                blocked.add(op.path)
+            elif op.kind == "mkdir" and self.token(op) is not None:
+                coming.add(op.path)
         return found
+
+    def _blocked(self, op: Operation, going: set[bytes], coming: set[bytes], blocked: set[bytes]) -> bool:
+        """`going`, `coming`: paths that the journal takes away, and directories that it is yet to make."""
+        token, target = self.token(op), self.target(op)
+        if op.kind in ("write", "mkdir"):
+            if token is not None and (op.path in blocked or not self._has_parent(op, coming, blocked)):
+                return True
+            if op.path in going and self._still_to_go(op, target):
+                target = None
+        if token is None:
+            if op.kind == "write" and target is None:
+                return True  # lost or deleted, nobody can tell: not for silence
+            if op.kind in ("write", "delete") and op.old is not None and self.is_old(op, target):
+                raise _lost(op, "is missing")
+            return False
+        if target is None:
+            if op.kind == "write" and not self.token_is_whole(op, token):
+                raise _lost(op, "is damaged")
+            return False
+        if op.kind == "write":
+            if same_inode(token, target) or self.is_new(op, target):
+                return False
+            if not self.token_is_whole(op, token):
+                raise _lost(op, "is damaged")
+            return not self.is_old(op, target)
+        if op.kind == "delete":
+            done = same_inode(token, target) or self.is_deleted_file(op, token, target)
+            return not done and not self.is_old(op, target)
+        if op.kind == "mkdir":
+            return not stat.S_ISDIR(target.st_mode)
+        if not stat.S_ISDIR(target.st_mode):
+            return False
+        inside = (_paths.join(op.path, n) for n in self.fs.listdir(self.home.tree.open_dir(op.path)))
+        return any(path not in going or path in blocked for path in inside)
+
+    def can_force(self, op: Operation) -> bool:
+        """Whether one rename, or a new directory, can put the operation over what somebody else has there."""
+        target = self.target(op)
+        if target is not None and stat.S_ISDIR(target.st_mode) != (op.kind == "mkdir"):
+            return False
+        for above in _paths.ancestors(op.path)[1:]:
+            found = self.home.tree.stat(above)
+            if found is not None and not stat.S_ISDIR(found.st_mode):
+                return False
+        return True
+
+    def _has_parent(self, op: Operation, coming: set[bytes], blocked: set[bytes]) -> bool:
+        parent, _ = _paths.split(op.path)
+        if parent in coming or parent in blocked:
+            return parent not in blocked
+        found = self.home.tree.stat(parent)
+        return found is not None and stat.S_ISDIR(found.st_mode)
 
     def _still_to_go(self, op: Operation, target: Stat | None) -> bool:
         """The delete or rmdir that makes room for `op` is not done yet, or half done: both names of its rename (A1)."""
@@ -200,29 +233,41 @@ class Evidence:
                 if other.kind == "rmdir":
                     return stat.S_ISDIR(target.st_mode)
                 return same_inode(token, target) or (
-                    not self.is_deleted_file(other, token) and self.is_old(other, target)
+                    not self.is_deleted_file(other, token, target) and self.is_old(other, target)
                 )
         return False
 
     def conflicts_undo(self) -> list[Operation]:
         """Applied operations whose target is foreign now. Raises `RecoveryError` for an old file that is lost."""
-        found = []
-        for op in self.journal.ops:
-            token, target = self.token(op), self.target(op)
-            if op.kind == "write" and token is None:
-                if op.old is None:
-                    if target is not None and not self.is_new(op, target):
-                        found.append(op)
-                elif (old := self.old(op)) is None:
-                    if self.is_new(op, target):
-                        raise _lost(op, "(the old file) is missing")
-                elif target is not None and not same_inode(old, target) and not self.is_new(op, target):
-                    found.append(op)
-            elif op.kind == "delete" and self.is_deleted_file(op, token):
-                assert token is not None
-                if target is not None and not same_inode(token, target):
-                    found.append(op)
+        found: list[Operation] = []
+        coming: set[bytes] = set()
+        blocked: set[bytes] = set()
+        for op in reversed(self.journal.ops):  # directories that come back before the files in them
+            if self._blocked_undo(op, coming, blocked):
+                found.append(op)
+                blocked.add(op.path)
+            elif op.kind == "rmdir":
+                coming.add(op.path)
         return found
+
+    def _blocked_undo(self, op: Operation, coming: set[bytes], blocked: set[bytes]) -> bool:
+        token, target = self.token(op), self.target(op)
+        if op.kind == "write" and token is None:
+            if op.old is None:
+                return target is not None and not self.is_new(op, target)
+            old = self.old(op)
+            if old is None:
+                if self.is_new(op, target):
+                    raise _lost(op, "(the old file) is missing")
+                return False
+            if target is None:
+                return not self._has_parent(op, coming, blocked)
+            return not same_inode(old, target) and not self.is_new(op, target)
+        if op.kind == "delete" and token is not None and self.is_deleted_file(op, token, target):
+            if target is None:
+                return not self._has_parent(op, coming, blocked)
+            return not same_inode(token, target)
+        return op.kind == "rmdir" and target is None and not self._has_parent(op, coming, blocked)
 
 
 def same_inode(one: Stat, other: Stat) -> bool:

@@ -45,7 +45,7 @@ def lay_after(evidence: Evidence, entries: Entries) -> None:
         elif op.kind == "rmdir":
             if _is_directory(evidence.target(op)):
                 entries[op.path] = ABSENT
-        elif not evidence.is_deleted_file(op, token):
+        elif not evidence.is_deleted_file(op, token, evidence.target(op)):
             entries[op.path] = ABSENT
 
 
@@ -61,7 +61,7 @@ def lay_before(evidence: Evidence, entries: Entries) -> None:
                 entries[op.path] = ABSENT
         elif op.kind == "delete":
             assert op.old is not None
-            if evidence.is_deleted_file(op, evidence.token(op)):
+            if evidence.is_deleted_file(op, evidence.token(op), evidence.target(op)):
                 entries[op.path] = Held(evidence.token_name(op), op.old)
     lay_directories_before(evidence, entries)
 

@@ -375,7 +375,7 @@ def _apply_delete(home: Home, evidence: Evidence, op: Operation, skip: frozenset
     at, name = home.tree.at(op.path)
     if same_inode(token, target):
         home.fs.unlink(at, name)  # both names of one rename (A1): a rename between them would do nothing
-    elif evidence.is_deleted_file(op, token) or op.index in skip:
+    elif evidence.is_deleted_file(op, token, target) or op.index in skip:
         return  # what is there now came later and is somebody else's
     elif op.index in force or evidence.is_old(op, target):
         home.fs.rename(at, name, home.private_fd, evidence.token_name(op))
@@ -409,9 +409,19 @@ def _apply_write(home: Home, evidence: Evidence, op: Operation, skip: frozenset[
     elif not evidence.is_file_or_link(op, token):
         raise _meddled(op)
     elif target is None or op.index in force or evidence.is_old(op, target):
+        if op.index in force:
+            _make_parents(home, op)
         home.fs.rename(home.private_fd, evidence.token_name(op), *home.tree.at(op.path))
     else:
         raise _foreign(evidence, op, target)
+
+
+def _make_parents(home: Home, op: Operation) -> None:
+    """Make the directories that somebody removed from under a write that is to be done all the same."""
+    for directory in _paths.ancestors(op.path)[1:]:
+        if home.tree.stat(directory) is None:
+            home.fs.mkdir(*home.tree.at(directory), 0o777)
+            sync_directories(home, [_paths.split(directory)[0]])
 
 
 def settle(home: Home, journal: Journal) -> None:
@@ -446,8 +456,9 @@ def finish_undo(home: Home, journal: Journal, skip: frozenset[int] = NOTHING, *,
     """Put back what was applied, in reverse, with the barriers of `apply`; then retire the journal."""
     evidence = Evidence(home, journal, same_tree=same_tree)
     durable = journal.durability == "full"
-    made = [op for op in journal.ops if op.kind in ("rmdir", "mkdir")]
-    files = [op for op in journal.ops if op.kind in ("write", "delete") and op.index not in skip]
+    ops = [op for op in journal.ops if op.index not in skip]
+    made = [op for op in ops if op.kind in ("rmdir", "mkdir")]
+    files = [op for op in ops if op.kind in ("write", "delete")]
     for op in reversed([op for op in files if op.kind == "write"]):
         with naming(op):
             _undo_write(home, evidence, op)
@@ -481,7 +492,8 @@ def _undo_write(home: Home, evidence: Evidence, op: Operation) -> None:
 
 
 def _undo_delete(home: Home, evidence: Evidence, op: Operation) -> None:
-    if evidence.is_deleted_file(op, evidence.token(op)) and evidence.target(op) is None:
+    target = evidence.target(op)
+    if target is None and evidence.is_deleted_file(op, evidence.token(op), target):
         home.fs.rename(home.private_fd, evidence.token_name(op), *home.tree.at(op.path))
 
 
@@ -568,7 +580,7 @@ def naming(op: Operation) -> Iterator[None]:
         yield
     except OSError as error:
         if not isinstance(error, TxFilesError):
-            error.filename, error.filename2 = _paths.decode(op.path), None
+            raise OSError(error.errno, error.strerror, _paths.decode(op.path)) from error
         raise
 
 

@@ -13,7 +13,7 @@ from txfiles import _inventory, _layout, _paths
 from txfiles._durable import second_round, sync_private
 from txfiles._evidence import Evidence
 from txfiles._protocol import abandon, apply, begin_undo, finish_undo, settle, taint
-from txfiles.errors import RecoveryConflictError, RecoveryError
+from txfiles.errors import ConflictError, RecoveryConflictError, RecoveryError
 
 if TYPE_CHECKING:
     from txfiles._home import Home
@@ -171,8 +171,14 @@ def _decide(home: Home, evidence: Evidence, on_conflict: OnConflict) -> tuple[fr
     conflicts = evidence.conflicts_forward()
     if conflicts and on_conflict == "raise":
         raise conflict(conflicts)
-    indexes = frozenset(op.index for op in conflicts)
-    return (frozenset(), indexes) if on_conflict == "roll-forward" else (indexes, frozenset())
+    if on_conflict != "roll-forward":
+        return frozenset(op.index for op in conflicts), frozenset()
+    # What others put into a directory that was to go is not the transaction's to remove: the directory stays.
+    stays = [op for op in conflicts if op.kind == "rmdir"]
+    wanted = [op for op in conflicts if op.kind != "rmdir"]
+    if in_the_way := [op for op in wanted if not evidence.can_force(op)]:
+        raise conflict(in_the_way, "what is there has to be moved away by hand before this can be rolled forward")
+    return frozenset(op.index for op in stays), frozenset(op.index for op in wanted)
 
 
 def _roll_forward(
@@ -187,7 +193,10 @@ def _roll_forward(
     if state == "intent":
         names = (_layout.journal(journal.tid, "intent"), _layout.journal(journal.tid, "committed"))
         home.fs.rename(home.private_fd, names[0], home.private_fd, names[1])
-    apply(home, journal, skip, force, same_tree=same_tree)
+    try:
+        apply(home, journal, skip, force, same_tree=same_tree)
+    except ConflictError as error:  # somebody came between the look and the deed
+        raise RecoveryConflictError(str(error), paths=error.paths) from error
     _second_round(home, journal, "committed")
     settle(home, journal)
 
@@ -216,10 +225,10 @@ def _second_round(home: Home, journal: Journal, state: State) -> None:
         raise
 
 
-def conflict(conflicts: list[Operation]) -> RecoveryConflictError:
-    paths = tuple(sorted(_paths.decode(op.path) for op in conflicts))
+def conflict(conflicts: list[Operation], what: str = "decide with on_conflict") -> RecoveryConflictError:
+    paths = tuple(sorted({_paths.decode(op.path) for op in conflicts}))
     shown = ", ".join(repr(path) for path in paths[:5]) + (", ..." if len(paths) > 5 else "")
-    message = f"changed by somebody else since the crash: {shown}; nothing was touched, decide with on_conflict"
+    message = f"changed by somebody else since the crash: {shown}; nothing was touched, {what}"
     return RecoveryConflictError(message, paths=paths)
 
 

@@ -101,8 +101,7 @@ class Tokens:
                 raise UnsupportedFilesystemError(message, path=shown) from error
             if error.errno == errno.EPERM:
                 error.strerror = "only who may read and write a file may replace or move it"  # fs.protected_hardlinks
-            error.filename, error.filename2 = shown, None
-            raise
+            raise OSError(error.errno, error.strerror, shown) from error
 
     def _can_link(self) -> bool:
         index = self.marker()
