@@ -102,15 +102,27 @@ class Staging(View[Token]):
         """Stage the missing directories above `path`; what is there must be a directory of the root's mount."""
         for directory in _paths.ancestors(path):
             self.make_directory(directory)
+        self._require_possible_name(path)
 
     def make_directory(self, path: bytes) -> None:
         node = Node("dir") if not path else self.look(path)
         if node is None:
+            self._require_possible_name(path)
             self.put(path, Directory(self.meta_for_new(path, is_dir=True)))
         elif node.kind != "dir":
             raise NotADirectoryError(errno.ENOTDIR, "a parent is not a directory", _paths.decode(path))
         elif path not in self.entries:
             self.tree.require_same_mount(path)
+
+    def _require_possible_name(self, path: bytes) -> None:
+        """Ask for the name where a directory is: in one that is still to be made only the commit would find out."""
+        try:
+            self.fs.stat(self.tree.root_fd, _paths.split(path)[1])
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            error.filename = _paths.decode(path)
+            raise
 
     def meta_for_new(self, path: bytes, *, is_dir: bool = False) -> Meta:
         """The metadata of a new entry, by the rules of the nearest directory that exists."""
