@@ -209,6 +209,9 @@ class Home:
 def open_root(fs: FileSystem, root: bytes) -> int:
     try:
         return fs.open_dir(None, root, follow=True)
+    except FileNotFoundError as error:
+        message = "the root does not exist (create=True makes it)"
+        raise FileNotFoundError(errno.ENOENT, message, _paths.decode(root)) from error
     except OSError as error:
         error.filename = _paths.decode(root)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from txfiles._journal import Head, Journal
 from txfiles.errors import JournalCorruptError, JournalVersionError
 
 if TYPE_CHECKING:
-    from txfiles._fs import Stat
     from txfiles._home import Home
     from txfiles._layout import State
 
@@ -63,15 +63,27 @@ def take(home: Home) -> Inventory:
     unknown = []
     for raw in sorted(names):
         name = _layout.parse(raw)
-        if name.kind == "token" or name.kind == "old":
-            loose.setdefault(name.tid, []).append(raw)
-        elif name.kind == "unknown":
+        if name.kind == "permanent":
+            continue
+        is_content = name.kind == "token" or name.kind == "old"
+        if name.kind == "unknown" or not _is_ours(home, raw, links=is_content):
             unknown.append(raw)
-        elif name.kind != "permanent":
+        elif name.kind == "token" or name.kind == "old":
+            loose.setdefault(name.tid, []).append(raw)
+        else:
             states.setdefault(name.tid, []).append(name.kind)
     found = [_pending(home, tid, present) for tid, present in states.items()]
     found.sort(key=lambda p: (-1 if p.journal is None else p.journal.seq, p.tid))
     return Inventory(names, read_head(home), found, loose, unknown)
+
+
+def _is_ours(home: Home, name: bytes, *, links: bool) -> bool:
+    """A file of ours by its kind, too: what else bears such a name (a directory, a planted link) is not touched."""
+    try:
+        mode = home.fs.stat(home.private_fd, name).st_mode
+    except FileNotFoundError:
+        return True  # a writer at work took it away since the listing
+    return stat.S_ISREG(mode) or (links and stat.S_ISLNK(mode))
 
 
 def _pending(home: Home, tid: str, present: list[State]) -> Pending:
@@ -80,7 +92,7 @@ def _pending(home: Home, tid: str, present: list[State]) -> Pending:
         state, also = "intent", ["prepared"]  # prepare() had not returned: nobody knows of it
     name = _layout.journal(tid, state)
     found = home.fs.stat(home.private_fd, name)
-    pending = Pending(tid, state, None, None, _is_process(found), False, also)
+    pending = Pending(tid, state, None, None, is_process(home, name), False, also)
     shown = _paths.decode(name)
     try:
         journal = _journal.decode(home.read(name) or b"", shown)
@@ -95,8 +107,9 @@ def _pending(home: Home, tid: str, present: list[State]) -> Pending:
     return pending
 
 
-def _is_process(found: Stat) -> bool:
-    return not found.st_mode & 0o200
+def is_process(home: Home, name: bytes) -> bool:
+    """Whether a journal (or HEAD) is marked, by being read-only, as one that was never synced."""
+    return not home.fs.stat(home.private_fd, name).st_mode & 0o200
 
 
 def keeps_old(home: Home, name: bytes, head: Head | None) -> bool:

@@ -19,6 +19,7 @@ from txfiles import _layout, _paths
 from txfiles.errors import JournalCorruptError, JournalVersionError
 
 VERSION = 1
+NO_BOOT_ID = "0"  # in a note of a failed sync, where a restart cannot be told: there it holds for ever
 MAX_SIZE = 1 << 30
 _NO_ID = (1 << 32) - 1  # what chown(2) takes for "leave it as it is"
 
@@ -138,7 +139,7 @@ def decode_head(raw: bytes) -> Head | None:
 
 def taint(boot: str) -> bytes:
     """What is appended to a journal after a sync failed: the page cache of this boot may show what the disk lacks."""
-    return b"sync failed %s\n" % boot.encode()
+    return b"sync failed %s\n" % (boot or NO_BOOT_ID).encode()
 
 
 def encode(journal: Journal) -> bytes:

@@ -332,7 +332,8 @@ class _Ticket:
                 return
             try:
                 if self._unlock_due:
-                    unlock_descriptor(self.fd)
+                    with suppress(OSError):  # closing frees it as well
+                        unlock_descriptor(self.fd)
             finally:
                 if self.locked:
                     self.queue.released = time.monotonic()

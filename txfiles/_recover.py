@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from txfiles import _inventory, _layout, _paths
+from txfiles import _inventory, _journal, _layout, _paths
 from txfiles._durable import second_round, sync_private
 from txfiles._evidence import Evidence
 from txfiles._protocol import abandon, apply, begin_undo, finish_undo, settle, taint
@@ -63,9 +63,9 @@ def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bo
     """Bring the root to rest. Raises `RecoveryError` and its kinds; `OSError` where the disk does not answer."""
     report = RecoveryReport()
     found = _inventory.take(home)
+    check_format(home, found)
     if found.resting:
         return report
-    check_format(home, found)
     if durable or any(not pending.process for pending in found.pending):
         sync_private(home)  # what is seen from here on is what is durable
         found = _inventory.take(home)
@@ -156,8 +156,7 @@ def _drop(home: Home, pending: Pending, report: RecoveryReport) -> None:
 
 
 def _require_untainted(home: Home, pending: Pending, journal: Journal) -> None:
-    boot = home.fs.boot_id()
-    if journal.tainted_in is not None and journal.tainted_in == boot:
+    if journal.tainted_in is not None and journal.tainted_in == (home.fs.boot_id() or _journal.NO_BOOT_ID):
         shown = _paths.decode(home.root)
         message = (
             f"a sync failed in {shown!r} since the machine was started, so what can be read now may not be on disk; "

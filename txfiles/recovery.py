@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from txfiles import _fs, _inventory, _layout, _paths
 from txfiles._evidence import Evidence
 from txfiles._home import Home, locate
-from txfiles._recover import OnConflict, RecoveredTransaction, RecoveryReport, recover_locked
+from txfiles._recover import OnConflict, RecoveredTransaction, RecoveryReport, check_format, recover_locked
 from txfiles.errors import JournalVersionError, RecoveryError
 from txfiles.transaction import check_settings
 
@@ -80,7 +80,9 @@ def recover(root: AnyPath, *, timeout: float | None = 10.0, on_conflict: OnConfl
     if home is None:
         return RecoveryReport()
     try:
-        if _inventory.take(home).resting:
+        found = _inventory.take(home)
+        if found.resting:
+            check_format(home, found)
             return RecoveryReport()  # also where nothing can be locked, on a read-only mount
         home.lock.acquire(timeout, threading.current_thread())
         return recover_locked(home, on_conflict=on_conflict)
@@ -101,8 +103,10 @@ def verify(root: AnyPath) -> list[str]:
     try:
         problems = []
         found = _inventory.take(home)
-        if not home.format_is_ours() and _layout.FORMAT in found.names:
-            problems.append("the format file is damaged")
+        if not home.format_is_ours() and (found.head is not None or _layout.FORMAT in found.names):
+            problems.append("the format file is missing or damaged")
+        if found.head is None and _layout.HEAD in found.names and not _inventory.is_process(home, _layout.HEAD):
+            problems.append("HEAD is damaged; it does no harm, the next commit replaces it")
         for pending in found.pending:
             if pending.journal is None:
                 if pending.state != "intent":
@@ -135,6 +139,8 @@ def status(root: AnyPath) -> StoreStatus:
     try:
         found = _inventory.take(home)
         out = StoreStatus(unknown=[_paths.decode(name) for name in found.unknown])
+        if not home.format_is_ours() and found.head is not None:
+            out.unknown.append(_paths.decode(_layout.FORMAT))
         if found.head is not None:
             out.head = Head(found.head.tid, found.head.seq, found.head.paths)
         for pending in found.pending:

@@ -189,15 +189,19 @@ class FileTransaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._state != "open" or self._pid != self._fs.pid():
-            return
-        if error is None:
-            self.commit()
-            return
         try:
-            self.rollback()
-        except OSError as failed:
-            error.add_note(f"txfiles: rolled back, but staged files could not be removed: {failed}")
+            if self._state != "open" or self._pid != self._fs.pid():
+                return
+            if error is None:
+                self.commit()
+                return
+            try:
+                self.rollback()
+            except OSError as failed:
+                error.add_note(f"txfiles: rolled back, but staged files could not be removed: {failed}")
+        finally:  # an interrupt may have come before any of it
+            if self._state == "open" and self._pid == self._fs.pid():
+                self._end(discard=True)
 
     def __del__(self) -> None:
         if self._state == "open" and self._pid == self._fs.pid():
@@ -441,6 +445,7 @@ class FileTransaction:
         writer = self._tokens.new()
         try:
             for chunk in chunks:
+                self._require_open()  # a generator may have ended the transaction
                 writer.write(chunk)
             self._put(staging, place, writer)
         finally:
