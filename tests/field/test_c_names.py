@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import DEEP
 from tests.support.boundary import CaseFolding, killed, tree
 from txfiles import FileTransaction, _fs, recover, status
 from txfiles.errors import CommitError, InvalidPathError, RecoveryConflictError, RecoveryError
@@ -403,13 +404,15 @@ WAYS: dict[str, Callable[[FileTransaction, str], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("path", ["link/x", "final", "dangling", "up", "sub/absolute"])
-def test_c10_a_link_out_of_the_root_is_refused_at_the_call(root: Path, outside: Path, way: str, path: str) -> None:
+def test_c10_a_link_out_of_the_root_is_refused_at_the_call(root: Path, outside: Path, path: str) -> None:
     _make_links(root, outside)
     before = tree(root)
-    with FileTransaction(root) as tx, pytest.raises(InvalidPathError, match="leaves the root"):
-        WAYS[way](tx, path)
+    with FileTransaction(root) as tx:
+        for way, call in WAYS.items():
+            with pytest.raises(InvalidPathError, match="leaves the root"):
+                call(tx, path)
+                pytest.fail(f"{way} was allowed")
     assert tree(root) == before
 
 
@@ -543,14 +546,16 @@ CALLS: dict[str, Callable[[FileTransaction, str], object]] = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("path", PRIVATE, ids=ascii)
-def test_c12_the_private_directory_is_nobodys_business(root: Path, call: str, path: str) -> None:
+def test_c12_the_private_directory_is_nobodys_business(root: Path, path: str) -> None:
     (root / "plain").write_text("plain")
     (root / "to-private").symlink_to(".txfiles")
     before = tree(root)
-    with FileTransaction(root) as tx, pytest.raises(ValueError, match="private"):
-        CALLS[call](tx, path)
+    with FileTransaction(root) as tx:
+        for name, call in CALLS.items():
+            with pytest.raises(ValueError, match="private"):
+                call(tx, path)
+                pytest.fail(f"{name} was allowed")
     assert tree(root) == before
 
 
@@ -580,10 +585,13 @@ def test_c12_names_like_ours_are_ordinary_names_in_the_users_directories(root: P
 # -- C16: our own leftovers -----------------------------------------------------------------------------------------
 
 
+ROUNDS = 1000 if DEEP else 100
+
+
 @pytest.mark.parametrize("removed", ["private directory", "lock", "format", "HEAD", "nothing"])
 def test_c16_never_blocked_by_its_own_files(root: Path, removed: str) -> None:
     private = root / ".txfiles"
-    for number in range(200):
+    for number in range(ROUNDS):
         with FileTransaction(root, timeout=0, durability="process") as tx:
             tx.write("a", str(number))
         if removed == "private directory":
@@ -591,4 +599,4 @@ def test_c16_never_blocked_by_its_own_files(root: Path, removed: str) -> None:
         elif removed != "nothing":
             (private / removed).unlink()
     with FileTransaction(root, timeout=0) as tx:
-        assert tx.read_text("a") == "199"
+        assert tx.read_text("a") == str(ROUNDS - 1)

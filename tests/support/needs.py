@@ -53,7 +53,9 @@ def missing(thing: str) -> str | None:
     if thing == "users":
         return missing("root") or _other_users()
     if thing == "sysctl":
-        return missing("root") or (None if os.access("/proc/sys/fs", os.W_OK) else "sysctl: /proc/sys is read-only")
+        return missing("root") or (
+            None if os.access("/proc/sys/fs/protected_regular", os.W_OK) else "sysctl: /proc/sys is read-only"
+        )
     if thing == "loop":
         return missing("mount") or missing("losetup") or _missing_file("/dev/loop-control")
     if thing in ("ext4", "xfs", "btrfs"):
