@@ -234,16 +234,13 @@ def conflict(conflicts: list[Operation], what: str = "decide with on_conflict") 
 def _remove_loose(home: Home, found: Inventory, report: RecoveryReport) -> None:
     """Remove tokens and old files of transactions that are over. Those that a journal still needs stay."""
     head = _inventory.read_head(home)
-    live = {_layout.parse(name).tid for name in home.names() if _layout.parse(name).kind in _STATES}
+    there = home.names()
+    live = {_layout.parse(name).tid for name in there if _layout.parse(name).kind in _STATES}
     for tid, names in found.loose.items():
         if tid in live:
             continue
-        for name in names:
-            try:
-                keep = _inventory.keeps_old(home, name, head)
-            except FileNotFoundError:
-                continue  # went with its transaction
-            if keep:
+        for name in sorted(set(there).intersection(names)):  # the others went with their transaction
+            if _inventory.keeps_old(home, name, head):
                 report.unknown.append(_paths.decode(name))
             else:
                 home.remove(name)

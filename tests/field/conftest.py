@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -64,6 +66,16 @@ def _disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
             return stack.enter_context(loop_fs(folder, fstype, size=320 << 20, options=options))
 
         yield disk
+
+
+@pytest.fixture
+def memory(_trash: list[Path], root: Path, watch: Callable[[Path], Path]) -> Path:
+    """As `root`, in memory where there is some: for tests that commit often."""
+    if not os.path.isdir("/dev/shm"):
+        return root
+    path = Path(tempfile.mkdtemp(prefix="txfiles-", dir="/dev/shm"))
+    _trash.append(path)
+    return watch(path)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,15 +39,6 @@ def _save(root: Path, **contents: str) -> None:
 
 def _open(root: Path) -> None:
     FileTransaction(root, timeout=0).begin().rollback()
-
-
-@pytest.fixture
-def memory(tmp_path: Path, watch: Callable[[Path], Path]) -> Iterator[Path]:
-    """As `root`, in memory where there is some: for tests that make many commits."""
-    path = Path("/dev/shm" if os.path.isdir("/dev/shm") else tmp_path, f"txfiles-{os.getpid()}-{tmp_path.name}")
-    path.mkdir()
-    yield watch(path)
-    shutil.rmtree(path, ignore_errors=True)
 
 
 # -- A03: the order -------------------------------------------------------------------------------------------------
@@ -407,7 +398,7 @@ def test_a24_killed_at_random_times_in_a_commit_of_200_files(memory: Path) -> No
     start = time.monotonic()
     _many(memory, "1")
     longest = 1.5 * (time.monotonic() - start)
-    ends = []
+    ends: list[bool] = []
     for number in range(2, 502 if DEEP else 32):
         child = os.fork()
         if child == 0:
