@@ -133,6 +133,7 @@ def _sync_dir(home: Home, fd: int) -> None:
         home.fs.sync_dir(fd)
     except OSError as error:
         if error.errno not in _NOT_SUPPORTED:
+            home.sync_failed = True
             raise
         if home.root not in _told:
             _told.add(home.root)

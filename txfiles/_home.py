@@ -50,6 +50,7 @@ class Home:
         self.private_fd = private_fd
         self.tree = Tree(fs, root_fd, root)
         self.lock = make_lock(fs, private_fd, root)
+        self.sync_failed = False
 
     @classmethod
     def open(cls, fs: FileSystem, root: bytes, *, create: bool, durable: bool) -> Home:
@@ -168,8 +169,23 @@ class Home:
 
     def remove(self, name: bytes) -> None:
         """Unlink a file of the private directory if it is there."""
-        with suppress(FileNotFoundError):
+        try:
             self.fs.unlink(self.private_fd, name)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            error.filename = _paths.decode(b"/".join((self.root, _layout.PRIVATE, name)))
+            raise
+
+    def discard(self, name: bytes) -> bool:
+        """`remove` what nobody needs; false where it has become immutable (chattr(1)) and cannot go: EPERM."""
+        try:
+            self.remove(name)
+        except OSError as error:
+            if error.errno != errno.EPERM:
+                raise
+            return False
+        return True
 
     def format_is_ours(self) -> bool:
         """Whether `format` is there and ours; raises `JournalVersionError` where it is somebody else's."""

@@ -174,13 +174,17 @@ def _directories(home: Home, operations: list[Operation]) -> tuple[tuple[bytes, 
 def _give_up(home: Home, staging: Staging, made: list[Journal], cause: BaseException) -> None:
     """Remove the intent and the tokens; raises the error that the caller of `commit` is to see."""
     name = _layout.journal(staging.tokens.tid, "intent")
+    left: list[OSError] = []
 
     def remove() -> None:
         if made:
             home.remove(name)
             if made[0].durability == "full":
                 sync_private(home)  # or an intent that was reported dead could come back and find proof
-        staging.tokens.remove_all()
+        try:
+            staging.tokens.remove_all()
+        except OSError as error:  # without a journal they are nobody's: the outcome is known
+            left.append(error)
 
     shown = _paths.decode(home.root)
     try:
@@ -191,7 +195,15 @@ def _give_up(home: Home, staging: Staging, made: list[Journal], cause: BaseExcep
     if isinstance(cause, OSError) and not isinstance(cause, TxFilesError):
         if (interrupt := interrupt_in(cause)) is not None:
             raise interrupt
-        raise CommitError(f"nothing was changed in {shown!r}: {cause}", path=path_of(cause, shown)) from cause
+        failure = CommitError(f"nothing was changed in {shown!r}: {cause}", path=path_of(cause, shown))
+        _add_notes(failure, left)
+        raise failure from cause
+    _add_notes(cause, left)
+
+
+def _add_notes(failure: BaseException, left: list[OSError]) -> None:
+    for error in left:
+        failure.add_note(f"txfiles: staged files could not be removed: {error}")
 
 
 def abandon(home: Home, journal: Journal, state: State) -> None:
@@ -211,8 +223,8 @@ def retire(home: Home, journal: Journal, state: State) -> None:
     if journal.durability == "full":
         sync_private(home)
     for op in journal.ops:
-        home.remove(_layout.token(journal.tid, op.index))
-        home.remove(_layout.old(journal.tid, op.index))
+        home.discard(_layout.token(journal.tid, op.index))
+        home.discard(_layout.old(journal.tid, op.index))
 
 
 # -- the commit point and after -------------------------------------------------------------------------------------
@@ -291,7 +303,16 @@ class Commit:
                 taint(self.home, self.journal, "aborting")
             message = f"the commit in {self.shown!r} failed ({self.failure}), and so did undoing it ({error})"
             self._fail(CommitOutcomeUnknownError(f"{message}; recovery decides", path=self.shown), error)
+        else:
+            self._tell_what_stayed()
         self._next = None
+
+    def _tell_what_stayed(self) -> None:
+        with suppress(OSError):  # the outcome is known, this is only a hint
+            names = [name for name in self.home.names() if _layout.parse(name).tid == self.journal.tid]
+            if names and self.failure is not None:
+                shown = ", ".join(_paths.decode(name) for name in sorted(names))
+                self.failure.add_note(f"txfiles: immutable, and left in the private directory: {shown}")
 
     def _exists(self, state: State) -> bool:
         try:
@@ -551,7 +572,12 @@ def interrupt_in(failure: BaseException | None) -> BaseException | None:
 
 
 def taint(home: Home, journal: Journal, state: State) -> None:
-    """Note in the journal that a sync failed in this boot (A4): until a restart its evidence cannot be believed."""
+    """Note in the journal that a sync failed in this boot (A4): until a restart its evidence cannot be believed.
+
+    Where it was any other call that failed, what can be read is so, and a later sync makes it durable.
+    """
+    if not home.sync_failed:
+        return
     with suppress(OSError):  # the error that led here is the one to raise; this note is only for the page cache
         fd = home.fs.open_append(home.private_fd, _layout.journal(journal.tid, state))
         try:

@@ -240,11 +240,8 @@ def _remove_loose(home: Home, found: Inventory, report: RecoveryReport) -> None:
         if tid in live:
             continue
         for name in sorted(set(there).intersection(names)):  # the others went with their transaction
-            if _inventory.keeps_old(home, name, head):
-                report.unknown.append(_paths.decode(name))
-            else:
-                home.remove(name)
-                report.removed.append(_paths.decode(name))
+            gone = not _inventory.keeps_old(home, name, head) and home.discard(name)
+            (report.removed if gone else report.unknown).append(_paths.decode(name))
 
 
 _STATES = ("intent", "committed", "aborting", "prepared")
