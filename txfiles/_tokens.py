@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from txfiles import _journal, _layout, _metadata, _paths
 from txfiles._fs import release
 from txfiles._journal import Identity, Meta, Operation
-from txfiles.errors import UnsupportedFilesystemError
+from txfiles.errors import ConflictError, UnsupportedFilesystemError
 
 if TYPE_CHECKING:
     from txfiles._fs import FileSystem, Stat
@@ -86,7 +86,12 @@ class Tokens:
         self._old.add(op.index)
         self.hard_link(*tree.at(op.path), name, _paths.decode(op.path))
         found = self.fs.stat(self.at, name)
-        return identity_of(found, self.fs.readlink(self.at, name) if stat.S_ISLNK(found.st_mode) else None)
+        if stat.S_ISLNK(found.st_mode):
+            return identity_of(found, self.fs.readlink(self.at, name))
+        if not stat.S_ISREG(found.st_mode):
+            shown = _paths.decode(op.path)
+            raise ConflictError(f"{shown!r} is no longer a regular file", path=shown)
+        return identity_of(found)
 
     def hard_link(self, at: int, name: bytes, new: bytes, shown: str) -> None:
         """link(2) into the private directory; says what it means when the place or the file forbids it."""
@@ -99,8 +104,8 @@ class Tokens:
             if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS) and not self._can_link():
                 message = f"the file system of {shown!r} has no hard links, which a commit needs"
                 raise UnsupportedFilesystemError(message, path=shown) from error
-            if error.errno == errno.EPERM:
-                error.strerror = "only who may read and write a file may replace or move it"  # fs.protected_hardlinks
+            if error.errno == errno.EPERM:  # chattr(1), or fs.protected_hardlinks in proc(5)
+                error.strerror = "it is immutable, or only who may read and write a file may replace or move it"
             raise OSError(error.errno, error.strerror, shown) from error
 
     def _can_link(self) -> bool:
