@@ -315,7 +315,7 @@ SAVE = """
 
 
 @pytest.mark.needs("users")
-@pytest.mark.parametrize("bits", [0o755, 0o700, 0o775, 0o2775], ids=oct)
+@pytest.mark.parametrize("bits", [0o755, 0o2775], ids=oct)
 @pytest.mark.parametrize("what", ["first", "later", "killed", "killed first", "status"])
 def test_d06_one_run_as_root_does_not_lock_the_owner_out(what: str, bits: int) -> None:
     with public_directory() as top:
@@ -423,23 +423,23 @@ def _attributes(path: Path) -> object:
 
 @pytest.mark.needs("users")
 @pytest.mark.parametrize("bits", [0o444, 0o400, 0o555, 0o000], ids=oct)
-@pytest.mark.parametrize("how", ["write('a', 'x')", "open('a', 'a')", "write_json('a', 1)"])
-def test_d10_a_write_protected_file_is_refused(bits: int, how: str) -> None:
+def test_d10_a_write_protected_file_is_refused(bits: int) -> None:
     with public_directory() as root:
         os.chown(root, 1000, 1000)
         (root / "a").write_text("old")
         os.chown(root / "a", 1000, 1000)
         (root / "a").chmod(bits)
-        code = f"""
+        code = """
             from txfiles import FileTransaction
             with FileTransaction(sys.argv[1]) as tx:
                 tx.write("b", "written")
-                try:
-                    tx.{how}
-                except PermissionError as error:
-                    print(error.errno, error.filename)
+                for call in (lambda: tx.write("a", "x"), lambda: tx.open("a", "a"), lambda: tx.write_json("a", 1)):
+                    try:
+                        call()
+                    except PermissionError as error:
+                        print(error.errno, error.filename)
         """
-        assert run_python(code, root, **as_user(1000)).check().stdout == f"{errno.EACCES} a\n"
+        assert run_python(code, root, **as_user(1000)).check().stdout == f"{errno.EACCES} a\n" * 3
         assert tree(root) == {"a": b"old", "b": b"written"}
         assert mode(root / "a") == bits
 

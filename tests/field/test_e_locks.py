@@ -501,8 +501,7 @@ def test_e12_root_opens_a_lock_of_somebody_else_in_a_sticky_directory(where: str
 
 
 @pytest.mark.needs("users")
-@pytest.mark.parametrize("mask", [0o022, 0o002, 0o077], ids=oct)
-@pytest.mark.parametrize("bits", [0o2775, 0o2770], ids=oct)
+@pytest.mark.parametrize(("bits", "mask"), [(0o2775, 0o022), (0o2775, 0o002), (0o2770, 0o077)])
 def test_e13_members_of_a_group_share_a_directory(mask: int, bits: int) -> None:
     with public_directory() as top:
         root = top / "root"
