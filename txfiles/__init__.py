@@ -6,6 +6,7 @@
 """
 
 from txfiles import errors
+from txfiles.documents import JsonDocuments
 from txfiles.recovery import RecoveryReport, StoreStatus, recover, status
 from txfiles.snapshot import Snapshot
 from txfiles.store import FileStore
@@ -16,6 +17,7 @@ __version__ = "0.1.0"
 __all__ = [
     "FileStore",
     "FileTransaction",
+    "JsonDocuments",
     "RecoveryReport",
     "Snapshot",
     "StoreStatus",
