@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -71,13 +71,13 @@ class JsonDocuments:
 
         Raises `DocumentError` with the path of a file that is no JSON, and what entering a `Snapshot` raises.
         """
-        try:
-            snapshot = self._store.snapshot(*self._files.values()).__enter__()
-        except FileNotFoundError:
-            if self._create:
+        with ExitStack() as stack:
+            try:
+                snapshot = stack.enter_context(self._store.snapshot(*self._files.values()))
+            except FileNotFoundError:  # the root
+                if not self._create:
+                    raise
                 return deepcopy(self._defaults)
-            raise
-        with snapshot:
             return {
                 name: snapshot.read_json(file) if snapshot.exists(file) else deepcopy(self._defaults[name])
                 for name, file in self._files.items()
