@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import os
@@ -364,6 +365,35 @@ def test_e05_the_number_of_a_thread_that_ended_may_come_back(root: Path) -> None
         with pytest.raises(LockTimeoutError):
             run_in_thread(lambda: FileTransaction(root, timeout=0).begin())
     tx.commit()
+
+
+def test_e05_an_event_loop_that_hands_it_from_thread_to_thread(root: Path) -> None:
+    """The thread that began it owns it to its end. A pool may use that thread for another begin: an error, and no wait
+    for itself. Whoever works like this takes `AsyncFileTransaction`, which belongs to a task.
+    """
+
+    async def save(number: int) -> bool:
+        try:
+            tx = await asyncio.to_thread(FileTransaction(root, timeout=20).begin)
+        except NestedTransactionError:
+            return False
+        count = int(await asyncio.to_thread(tx.read, "count"))
+        await asyncio.sleep(0.001 * (number % 3))
+        await asyncio.to_thread(tx.write, "count", str(count + 1))
+        await asyncio.to_thread(tx.rollback if number % 4 == 3 else tx.commit)
+        return number % 4 != 3
+
+    async def all_at_once() -> int:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(24))
+        saved = sum(await asyncio.gather(*(save(number) for number in range(16))))
+        await loop.shutdown_default_executor()
+        return saved
+
+    _save(root, "count", "0")
+    saved = asyncio.run(all_at_once())
+    assert int((root / "count").read_text()) == saved > 0
+    _save(root, timeout=0)
 
 
 def test_e05_dropped_by_the_collector_in_whatever_thread(root: Path) -> None:
