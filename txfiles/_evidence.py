@@ -128,7 +128,9 @@ class Evidence:
             return False
         if token is not None:
             return same_inode(target, token)  # both names of one rename (A1)
-        return self._has_new_content(op, target) and self._old_differed(op)
+        if not self._has_new_content(op, target):
+            return False
+        return (self.same_tree and self.is_new(op, target)) or self._old_differed(op)
 
     def _has_new_content(self, op: Operation, target: Stat) -> bool:
         assert op.meta is not None
@@ -266,8 +268,22 @@ class Evidence:
         if op.kind == "delete" and token is not None and self.is_deleted_file(op, token, target):
             if target is None:
                 return not self._has_parent(op, coming, blocked)
+            if stat.S_ISDIR(target.st_mode):
+                return not self._is_all_ours(op.path, blocked)
             return not same_inode(token, target)
         return op.kind == "rmdir" and target is None and not self._has_parent(op, coming, blocked)
+
+    def _is_all_ours(self, directory: bytes, blocked: set[bytes]) -> bool:
+        """The journal made this directory and all that is in it, so that undoing it leaves its name free."""
+        made = {op.path: op for op in self.journal.ops if op.kind == "mkdir" or (op.kind == "write" and not op.old)}
+        todo = [directory]
+        while todo:
+            path = todo.pop()
+            if path not in made or path in blocked:
+                return False
+            if made[path].kind == "mkdir":
+                todo += [_paths.join(path, n) for n in self.fs.listdir(self.home.tree.open_dir(path))]
+        return True
 
 
 def same_inode(one: Stat, other: Stat) -> bool:
