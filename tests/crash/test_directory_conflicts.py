@@ -52,6 +52,26 @@ def _write_into(tx: FileTransaction) -> None:
     tx.write("zero", "9")
 
 
+def _write_new_directory(tx: FileTransaction) -> None:
+    tx.write("new/n", "2")
+    tx.write("zero", "9")
+
+
+def _delete_tree(tx: FileTransaction) -> None:
+    tx.delete_tree("z")
+    tx.write("zero", "9")
+
+
+def _file_for_directory(tx: FileTransaction) -> None:
+    tx.delete_tree("d")
+    tx.write("d", "file")
+
+
+def _delete_and_write(tx: FileTransaction) -> None:
+    tx.delete("x")
+    tx.write("w", "1")
+
+
 def _parent_removed(root: Path) -> None:
     (root / "d").mkdir()
     (root / "zero").write_text("0")
@@ -61,7 +81,7 @@ def _parent_removed(root: Path) -> None:
 
 def _parent_became_a_file(root: Path) -> None:
     (root / "zero").write_text("0")
-    _die_after(root, lambda tx: (tx.write("new/n", "2"), tx.write("zero", "9")), 1)
+    _die_after(root, _write_new_directory, 1)
     shutil.rmtree(root / "new", ignore_errors=True)
     (root / "new").write_text("F")
 
@@ -69,7 +89,7 @@ def _parent_became_a_file(root: Path) -> None:
 def _file_put_into_what_goes(root: Path) -> None:
     (root / "z" / "q" / "r").mkdir(parents=True)
     (root / "zero").write_text("0")
-    _die_after(root, lambda tx: (tx.delete_tree("z"), tx.write("zero", "9")), 1)
+    _die_after(root, _delete_tree, 1)
     (root / "z" / "q").mkdir(parents=True, exist_ok=True)
     (root / "z" / "q" / "foreign").write_text("x")
 
@@ -77,7 +97,7 @@ def _file_put_into_what_goes(root: Path) -> None:
 def _file_put_where_a_file_comes(root: Path) -> None:
     (root / "d").mkdir()
     (root / "d" / "x").write_text("0")
-    _die_after(root, lambda tx: (tx.delete_tree("d"), tx.write("d", "file")), 2)
+    _die_after(root, _file_for_directory, 2)
     (root / "d").mkdir(exist_ok=True)
     (root / "d" / "foreign").write_text("x")
 
@@ -144,7 +164,7 @@ def test_a_decision_is_asked_for_and_obeyed(root: Path, case: str, decision: Any
 def test_a_damaged_marker_is_no_proof_and_no_deleted_file(root: Path, renames: int) -> None:
     (root / "x").write_text("keep?")
     (root / "w").write_text("0")
-    _die_after(root, lambda tx: (tx.delete("x"), tx.write("w", "1")), renames)
+    _die_after(root, _delete_and_write, renames)
     empty = [p for p in (root / ".txfiles").iterdir() if p.suffix[1:].isdigit() and p.stat().st_size == 0]
     assert len(empty) == 1
     empty[0].write_bytes(b"\0")

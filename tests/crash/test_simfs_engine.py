@@ -62,6 +62,19 @@ def swap(tx: FileTransaction) -> None:
     tx.move("t", "b")
 
 
+def same_bytes(fs: SimFS) -> None:
+    fs.put("/sim/a", "same")
+    fs.put("/sim/b", "old b")
+    with FileTransaction("/sim") as tx:
+        tx.write("settled", "once")
+    fs.sync_everything()
+
+
+def same_and_new(tx: FileTransaction) -> None:
+    tx.write("a", "same")
+    tx.write("b", "new")
+
+
 def rotate_directory(tx: FileTransaction) -> None:
     """A directory becomes a file, a file a directory."""
     tx.delete_tree("gone")
@@ -163,6 +176,8 @@ SCENARIOS = {
         Scenario("fresh-ground", unsynced, [commit(on_fresh_ground)], check=after_or_lost),
         Scenario("undone", files, [failing_apply(write(*"abe"), 3)], attempt=commit(write(*"abe"))),
         Scenario("undone-directory", files, [failing_apply(write("x/y", "a"), 2)], attempt=commit(write("x/y", "a"))),
+        Scenario("same-bytes", same_bytes, [commit(same_and_new)]),
+        Scenario("undone-rotation", files, [failing_apply(rotate_directory, 4)], attempt=commit(rotate_directory)),
         Scenario("everything", files, [commit(everything)]),
         Scenario("process", files, [commit(everything, durability="process")], power_loss=False),
     ]
