@@ -28,7 +28,7 @@ def _die_after(root: Path, change: Callable[[FileTransaction], Any], renames: in
 
     def plan(_: int, name: str) -> None:
         nonlocal done, dead
-        dead = dead or (done == renames and (name == "rename" or (done and name in ("unlink", "mkdir"))))
+        dead = dead or (done == renames and (name == "rename" or (done > 0 and name in ("unlink", "mkdir"))))
         if dead and name != "close":
             raise _Stop
         done += name == "rename"
