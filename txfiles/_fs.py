@@ -384,6 +384,16 @@ def _fdinfo_mount_id(fd: int) -> int:
     raise OSError(errno.ENOSYS, "the kernel does not tell the mount of a file")
 
 
+def write_all(fs: FileSystem, fd: int, data: bytes) -> None:
+    """Write all of `data`, however many calls it takes: write(2) may write less than it was given."""
+    rest = memoryview(data)
+    while rest:
+        done = fs.write(fd, rest)
+        if done <= 0:
+            raise OSError(errno.EIO, "a write made no progress")
+        rest = rest[done:]
+
+
 def release(fs: FileSystem, *fds: int) -> None:
     """Close descriptors that nothing was written through: what close(2) then reports means nothing."""
     for fd in fds:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from txfiles import _journal, _layout, _metadata, _paths
-from txfiles._fs import release
+from txfiles._fs import release, write_all
 from txfiles._lock import make_lock
 from txfiles._tree import Tree
 from txfiles.errors import (
@@ -207,8 +207,7 @@ class Home:
         try:
             fd = self.fs.create(self.private_fd, temp)
             try:
-                if self.fs.write(fd, _layout.FORMAT_TEXT) != len(_layout.FORMAT_TEXT):
-                    raise OSError(errno.ENOSPC, "the format file could not be written whole", _paths.decode(self.root))
+                write_all(self.fs, fd, _layout.FORMAT_TEXT)
                 self.share(fd)
             finally:
                 self.fs.close(fd)

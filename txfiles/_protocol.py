@@ -59,6 +59,7 @@ from typing import TYPE_CHECKING
 from txfiles import _journal, _layout, _metadata, _paths
 from txfiles._durable import first_round, home_round, second_round, sync_directories, sync_private
 from txfiles._evidence import Evidence, same_inode
+from txfiles._fs import write_all
 from txfiles._inventory import read_head
 from txfiles._journal import Head, Journal, Operation
 from txfiles.errors import (
@@ -135,9 +136,7 @@ def _write_intent(
             dirs=_directories(home, operations),
             two_phase=two_phase,
         )
-        data = memoryview(_journal.encode(journal))
-        while data:
-            data = data[fs.write(fd, data) :]
+        write_all(fs, fd, _journal.encode(journal))
         home.share(fd)
         if durability == "full":
             fs.start_writeback(fd)
@@ -581,7 +580,7 @@ def taint(home: Home, journal: Journal, state: State) -> None:
     with suppress(OSError):  # the error that led here is the one to raise; this note is only for the page cache
         fd = home.fs.open_append(home.private_fd, _layout.journal(journal.tid, state))
         try:
-            home.fs.write(fd, _journal.taint(home.fs.boot_id()))
+            write_all(home.fs, fd, _journal.taint(home.fs.boot_id()))
         finally:
             home.fs.close(fd)
 
