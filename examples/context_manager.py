@@ -1,18 +1,20 @@
 """An agent's context in four JSON files, saved all at once or not at all.
 
-Run as a program, it saves a conversation of some hundred messages again and again while children that do the saving
-are killed at random moments, recovers after each kill, and checks that the four files agree:
+Run as a program, it saves a conversation of some hundred messages; then children go on with it and are killed, each at
+a random step of a save, that is, before a random one of its system calls. After each kill it recovers and checks that
+the four files agree:
 
     python examples/context_manager.py [directory] [--kills 40] [--naive]
 
 With `--naive` the four files are written one after another, each with a careful temp-and-rename, to show what then
-goes wrong.
+goes wrong (its children are killed at random times).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import signal
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from txfiles import FileTransaction, recover
+from txfiles.testing import killed_at_call
 
 FILES = ("messages", "metadata", "state", "global_context")
 
@@ -95,16 +98,24 @@ def converse(manager: ContextManager, turns: int) -> None:
         manager.save()
 
 
-def kill_in_the_middle(manager: ContextManager, after: float) -> bool:
-    """Let a child go on with the conversation and kill it after some seconds; whether it was still at it."""
+def kill_at_a_random_step(manager: ContextManager) -> None:
+    """Let a child go on with the conversation; it dies at some system call of one of its first saves."""
+    child = os.fork()
+    if child == 0:
+        with killed_at_call(random.randint(1, 400)):
+            converse(manager, 10_000)
+    _, how = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(how)
+
+
+def kill_at_a_random_time(manager: ContextManager, after: float) -> None:
+    """Let a child go on with the conversation and kill it after some seconds."""
     child = os.fork()
     if child == 0:
         converse(manager, 10_000)
-        os._exit(0)
     time.sleep(after)
     os.kill(child, signal.SIGKILL)
-    _, how = os.waitpid(child, 0)
-    return os.WIFSIGNALED(how)
+    os.waitpid(child, 0)
 
 
 def main() -> int:
@@ -123,19 +134,23 @@ def main() -> int:
     print(f"saved 200 messages in {directory}, {each * 1000:.1f} ms a save")
 
     torn = forward = back = 0
+    logging.getLogger("txfiles").setLevel(logging.ERROR)  # what is recovered is told below
     for number in range(1, options.kills + 1):
-        killed = kill_in_the_middle(manager, 0.02 + random.uniform(0, 4 * each))
+        if options.naive:
+            kill_at_a_random_time(manager, 0.02 + random.uniform(0, 4 * each))
+        else:
+            kill_at_a_random_step(manager)
         report = recover(directory)
         forward += len(report.rolled_forward)
-        back += len(report.rolled_back) + (not report.clean and not report.rolled_back and not report.rolled_forward)
+        back += not report.clean and not report.rolled_forward
         wrong = disagreement(directory)
         torn += wrong is not None
         manager = make(directory)
         manager.load()
         done = "rolled forward" if report.rolled_forward else "undone" if not report.clean else "nothing to recover"
         print(
-            f"kill {number:3}: {'killed while saving' if killed else 'ended'}, {done},"
-            f" {len(manager.messages)} messages: {'the four files agree' if wrong is None else 'TORN: ' + wrong}"
+            f"kill {number:3}: {done:18} {len(manager.messages)} messages: "
+            f"{'the four files agree' if wrong is None else 'TORN: ' + wrong}"
         )
     print(f"{options.kills} kills: {forward} saves rolled forward, {back} undone, {torn} torn")
     return 1 if torn else 0

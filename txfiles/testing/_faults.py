@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from txfiles import _fs
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from txfiles._fs import FileSystem
 
@@ -66,6 +69,16 @@ def kill_at(number: int) -> Callable[[int, str], None]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return plan
+
+
+@contextmanager
+def killed_at_call(number: int) -> Iterator[None]:
+    """The process kills itself (SIGKILL) before system call `number` that txfiles makes in the block.
+
+    For a forked child: what it leaves is what a real kill at that step leaves.
+    """
+    with _fs.use(FaultyFS(_fs.KernelFS(), kill_at(number))):  # type: ignore[arg-type]
+        yield
 
 
 def fail_at(number: int, error: int, *, forever: bool = False, only: str | None = None) -> Callable[[int, str], None]:
