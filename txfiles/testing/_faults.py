@@ -77,7 +77,7 @@ def killed_at_call(number: int) -> Iterator[None]:
 
     For a forked child: what it leaves is what a real kill at that step leaves.
     """
-    with _fs.use(FaultyFS(_fs.KernelFS(), kill_at(number))):  # type: ignore[arg-type]
+    with _fs.use(FaultyFS(_fs.KernelFS(), kill_at(number))):
         yield
 
 
