@@ -150,12 +150,15 @@ class Home:
         Raises `JournalCorruptError` for one of more than `limit` bytes: a sparse file costs whoever plants it nothing.
         """
         try:
-            fd = self.fs.open_read(self.private_fd, name)
+            return self._read(name, limit)
         except FileNotFoundError:
             return None
         except OSError as error:
             error.filename = _paths.decode(b"/".join((self.root, _layout.PRIVATE, name)))
             raise
+
+    def _read(self, name: bytes, limit: int) -> bytes:
+        fd = self.fs.open_read(self.private_fd, name)
         try:
             if self.fs.fstat(fd).st_size > limit:
                 shown = _paths.decode(name)

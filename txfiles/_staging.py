@@ -44,7 +44,7 @@ class Staging(View[Token]):
         self.checks: list[Callable[[Tree], None]] = []
         self._undo: list[tuple[bytes, Entry | None]] = []
         self._depth = 0
-        self._may_go: set[bytes] = set()
+        self._may_go: set[tuple[bytes, str]] = set()
 
     # -- changing -----------------------------------------------------------------------------------------------
 
@@ -89,14 +89,19 @@ class Staging(View[Token]):
 
     def put(self, path: bytes, entry: Entry) -> None:
         """Stage `entry`. REQUIRES: inside a `step`."""
+        if isinstance(entry, Absent):
+            self._may_go.add((path, "file"))
+        self._put(path, entry)
+
+    def remove_directory(self, path: bytes) -> None:
+        """Stage the removal of a directory. REQUIRES: inside a `step`, and that of its contents is staged."""
+        self._may_go.add((path, "dir"))
+        self._put(path, ABSENT)
+
+    def _put(self, path: bytes, entry: Entry) -> None:
         assert self._depth > 0
         self._undo.append((path, self.entries.get(path)))
         self.lay(path, entry)
-
-    def remove_directory(self, path: bytes) -> None:
-        """Stage the removal of a directory. REQUIRES: that of its contents is staged."""
-        self._may_go.add(path)
-        self.put(path, ABSENT)
 
     def make_parents(self, path: bytes) -> None:
         """Stage the missing directories above `path`; what is there must be a directory of the root's mount."""
@@ -192,7 +197,7 @@ class Staging(View[Token]):
             if found is not None and kind != "dir":
                 self._require_own_name(names, path, found)
             if found is not None and kind == "dir" and not isinstance(entry, Directory):
-                if path not in self._may_go:
+                if (path, "dir") not in self._may_go:
                     raise IsADirectoryError(errno.EISDIR, "has become a directory", _paths.decode(path))
                 goes.append(Operation(-1, "rmdir", path, meta=_metadata.read(self.fs, *self.tree.at(path), found)))
                 found = kind = None
@@ -203,6 +208,8 @@ class Staging(View[Token]):
                 else:
                     self.tokens.remove(entry.index)  # a file that was moved to where it is
             elif found is not None and kind != "dir":
+                if isinstance(entry, Directory) and (path, "file") not in self._may_go:
+                    raise FileExistsError(errno.EEXIST, "has become a file", _paths.decode(path))
                 self.tree.require_file_in_mount(path)
                 deletes.append(Operation(-1, "delete", path, old=self._identity(path, found)))
             if isinstance(entry, Directory) and kind != "dir":

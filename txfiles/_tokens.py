@@ -67,11 +67,11 @@ class Tokens:
         self.fs.close(self.fs.create(self.at, self.name(index)))
         return index
 
-    def link_file(self, at: int, name: bytes) -> Token:
+    def link_file(self, at: int, name: bytes, shown: str) -> Token:
         """Make the file `name` itself the token, by a hard link: how a move keeps its content."""
         index = self.reserve()
         self._made.add(index)
-        self.hard_link(at, name, self.name(index), _paths.decode(name))
+        self.hard_link(at, name, self.name(index), shown)
         found = self.fs.stat(self.at, self.name(index))
         meta = _metadata.read(self.fs, self.at, self.name(index), found)
         if stat.S_ISLNK(found.st_mode):

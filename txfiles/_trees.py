@@ -108,7 +108,7 @@ def move(staging: Staging, source: bytes, target: bytes) -> None:
 def _move_file(staging: Staging, source: bytes, target: bytes) -> None:
     entry = staging.entries.get(source)
     if not isinstance(entry, Token):
-        entry = staging.tokens.link_file(*staging.tree.at(source))
+        entry = staging.tokens.link_file(*staging.tree.at(source), _paths.decode(source))
     staging.put(target, entry)
     staging.put(source, ABSENT)
 

@@ -115,7 +115,10 @@ class Reference:
         return self._ordinary(self.resolve(path)).content
 
     def exists(self, path: str) -> bool:
-        return self.get(self.resolve(path, directory=True)) is not None
+        try:
+            return self.get(self.resolve(path, directory=True)) is not None
+        except NotADirectoryError:
+            return False
 
     def serial(self, path: str) -> int | None:
         """Instead of a version: the same for the same file, another one for any other; `None` without a file."""

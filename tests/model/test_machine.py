@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -457,6 +457,7 @@ def test_the_api_agrees_with_a_dict() -> None:
         settings=settings(
             max_examples=5000 if DEEP else 200,
             stateful_step_count=80 if DEEP else 50,
+            phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
         ),
     )
