@@ -102,6 +102,9 @@ class Fspath:
     def __fspath__(self) -> Any:
         return self.path
 
+    def __repr__(self) -> str:
+        return f"Fspath({self.path!r})"
+
 
 SPELLINGS: list[Any] = [
     "d/a", "./d/a", "d/./a", "d//a", ".//d///a", "x/../d/a", "d/e/../a", "d/x/y/../../a", "./x/.././d/a",

@@ -261,7 +261,7 @@ def test_the_indent_is_two_or_none(root: Path) -> None:
         "\ud800",
         {"\udfff": 1},
         {1, 2},
-        object(),
+        pytest.param(object(), id="object"),
     ],
     ids=repr,
 )

@@ -492,7 +492,9 @@ def test_e10_two_containers_with_one_pid(root: Path) -> None:
     assert tree(root) == {"theirs": b"theirs"}
 
 
-@pytest.mark.parametrize("content", ["", "1\n", f"{os.getpid()}\n", "99999999\n", "\0" * 100, "host:1:locked\n"])
+@pytest.mark.parametrize(
+    "content", ["", "1\n", pytest.param(f"{os.getpid()}\n", id="pid"), "99999999\n", "\0" * 100, "host:1:locked\n"]
+)
 def test_e10_e18_what_stands_in_the_lock_file_means_nothing(root: Path, content: str) -> None:
     _save(root)
     lock = root / ".txfiles/lock"
