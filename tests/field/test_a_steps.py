@@ -193,7 +193,7 @@ def test_a19_killed_at_each_system_call_of_the_first_opening(tmp_path: Path) -> 
         assert problems(parent) == []
 
 
-@pytest.mark.parametrize("durability", ["full", "process"])
+@pytest.mark.parametrize("durability", ["full", pytest.param("process", marks=pytest.mark.deep)])
 def test_a19_killed_at_each_call_of_the_first_transaction(memory: Path, durability: str) -> None:
     counting = FaultyFS(_fs.KernelFS())
     with _fs.use(counting):  # type: ignore[arg-type]
@@ -332,7 +332,7 @@ def test_a08_recovery_killed_twice_at_each_system_call(memory: Path, half_done: 
 @pytest.mark.parametrize("died", _DEATHS)
 def test_a08_recovery_killed_at_each_call_twice(memory: Path, half_done: Callable[[str, str], Path], died: str) -> None:
     end = _ends(memory)["undo" not in died]
-    numbers = range(1, 1000, 1 if DEEP else 4)
+    numbers = range(1, 1000, 1 if DEEP else 7)
     for number in numbers:
         root = half_done(str(number), died)
         alive = not _killed_at(number, lambda root=root: recover(root))
@@ -423,7 +423,7 @@ def test_a24_killed_at_each_call_of_a_commit_of_200_files(memory: Path) -> None:
     counting = FaultyFS(_fs.KernelFS())
     with _fs.use(counting):  # type: ignore[arg-type]
         _many(memory, "1")
-    for number in range(1, counting.calls, 1 if DEEP else 131):
+    for number in range(1, counting.calls, 1 if DEEP else 211):
         assert _killed_at(number, lambda n=number: _many(memory, f"at {n}"))
         _open(memory)
         assert len({content.rsplit(None, 1)[0] for content in tree(memory).values() if isinstance(content, bytes)}) == 1
