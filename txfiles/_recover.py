@@ -255,6 +255,6 @@ def _tell(home: Home, report: RecoveryReport) -> None:
                 _paths.decode(home.root),
                 word,
                 done.transaction_id,
-                ", ".join(done.paths),
+                ", ".join(map(repr, done.paths)),  # so that any name can be written to any log
                 extra={"root": _paths.decode(home.root), "transaction_id": done.transaction_id, "paths": done.paths},
             )
