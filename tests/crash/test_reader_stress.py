@@ -38,6 +38,8 @@ while time.monotonic() < until:
                 tx.delete(extra)
             tx.write(f"extra/{number}", str(number))
     done += 1
+    if done == 1:
+        print("begun")
 print(done)
 """
 )
@@ -104,7 +106,7 @@ def test_processes(root: Path, read: Callable[[FileStore, list[str]], int], coun
         child(WRITER, root, count, SECONDS, durability) as other,
     ):
         times = read_for(read, store, names, SECONDS)
-        written = [int(process.finish(90).check().stdout) for process in (one, other)]
+        written = [int(process.finish(90).check().stdout.split()[-1]) for process in (one, other)]
     assert times > 3, f"{times} reads beside {written} commits"
     assert min(written) > 0
     assert read_all(store, names) == 1 + sum(written)
@@ -155,7 +157,8 @@ def test_writers_are_killed_and_readers_do_not_notice(root: Path) -> None:
     last = kills = 0
     while time.monotonic() < until:
         with child(WRITER, root, 4, 60, "process") as writer:
-            end = time.monotonic() + 0.15 + 0.01 * (kills % 10)
+            writer.expect("begun")
+            end = time.monotonic() + 0.01 * (kills % 10)
             while time.monotonic() < end:
                 number = (read_pinned if kills % 2 else read_all)(store, names)
                 assert number >= last
@@ -166,7 +169,7 @@ def test_writers_are_killed_and_readers_do_not_notice(root: Path) -> None:
                 number = read(store, names)
                 assert number >= last
                 last = number
-    assert kills > 3
+    assert kills > 1
     assert last > 1
     store.recover()
     assert read_all(store, names) == last
