@@ -236,15 +236,26 @@ def open_root(fs: FileSystem, root: bytes) -> int:
 
 
 def open_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
-    """Open the private directory; never through a symbolic link."""
+    """Open the private directory; never through a symbolic link, and not one that a stranger may have planted.
+
+    In a sticky root, such as /tmp, anybody can make one, and with a journal in it have whoever recovers replace files
+    that the sticky bit protects. So it must be the caller's, the root's owner's or the superuser's there.
+    """
     shown = _paths.decode(_paths.join(root, _layout.PRIVATE))
     try:
-        return fs.open_dir(root_fd, _layout.PRIVATE)
+        fd = fs.open_dir(root_fd, _layout.PRIVATE)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
             raise NotADirectoryError(errno.ENOTDIR, "the private directory is not a directory", shown) from error
         error.filename = shown
         raise
+    parent, owner = fs.fstat(root_fd), fs.fstat(fd).st_uid
+    if parent.st_mode & stat.S_ISVTX and owner not in (fs.ids()[0], parent.st_uid, 0):
+        release(fs, fd)
+        raise PermissionError(
+            errno.EPERM, f"the private directory belongs to user {owner} in a sticky directory", shown
+        )
+    return fd
 
 
 def _make_directories(fs: FileSystem, path: bytes, *, durable: bool) -> None:

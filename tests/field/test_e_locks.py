@@ -524,12 +524,23 @@ def protected_regular() -> Iterator[None]:
 @pytest.mark.parametrize("where", ["root", "private directory"])
 def test_e12_root_opens_a_lock_of_somebody_else_in_a_sticky_directory(where: str) -> None:
     with public_directory(0o1777) as top:
+        os.chown(top, 1000, 1000)
         run_python(SAVE, top, 0, "first", **as_user(1000)).check()
         if where == "private directory":
             (top / ".txfiles").chmod(0o1777)
         _save(top, "mine", timeout=0)
         run_python(SAVE, top, 0, "second", **as_user(1000)).check()
         assert sorted(tree(top)) == ["first", "mine", "second"]
+
+
+@pytest.mark.needs("users", "sysctl")
+@pytest.mark.usefixtures("protected_regular")
+def test_e12_where_anybody_could_have_made_it_the_error_is_clear() -> None:
+    with public_directory(0o1777) as top:
+        run_python(SAVE, top, 0, "first", **as_user(1000)).check()
+        with pytest.raises(PermissionError, match=r"belongs to user 1000 in a sticky directory: '.*\.txfiles'"):
+            _save(top, "mine", timeout=0)
+        assert sorted(tree(top)) == ["first"]
 
 
 @pytest.mark.needs("users")

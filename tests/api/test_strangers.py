@@ -1,0 +1,114 @@
+"""What another user can plant in a directory that both may write to, and what comes of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.as_user import as_user, public_directory
+from tests.support.boundary import tree
+from tests.support.procs import run_python
+from txfiles import FileStore, FileTransaction, recover, status
+
+pytestmark = pytest.mark.needs("users")
+
+_PLANT = """
+    from txfiles import _journal, _layout
+    from txfiles._journal import Identity, Journal, Meta, Operation
+    root, tid = sys.argv[1], "ab" * 16
+    private = root + "/.txfiles"
+    os.makedirs(private, 0o700, exist_ok=True)
+    for name, content in ((_layout.FORMAT, _layout.FORMAT_TEXT), (_layout.LOCK, b"")):
+        with open(os.path.join(private.encode(), name), "wb") as file:
+            file.write(content)
+    token = f"{private}/{tid}.0"
+    with open(token, "wb") as file:
+        file.write(b"planted")
+    def identity(path):
+        found = os.stat(path)
+        return Identity(found.st_ino, found.st_size, found.st_mtime_ns)
+    digest = _journal.digest()
+    digest.update(b"planted")
+    victim, meta = identity(root + "/victim"), Meta(os.stat(token).st_mode & 0o7777, os.getuid(), os.getgid())
+    op = Operation(0, "write", b"victim", victim, identity(token), digest.hexdigest(), meta)
+    with open(f"{private}/{tid}.committed", "wb") as file:
+        ino = os.fstat(file.fileno()).st_ino
+        dirs = ((b"", os.stat(root).st_ino),)
+        file.write(_journal.encode(Journal(tid, 1, "full", "", ino, (op,), dirs)))
+"""
+
+
+def _begin(root: Path) -> None:
+    FileTransaction(root).begin()
+
+
+def _snapshot(root: Path) -> None:
+    FileStore(root).snapshot("victim").__enter__()
+
+
+def _state_version(root: Path) -> None:
+    FileStore(root).state_version()
+
+
+@pytest.mark.parametrize("opening", [_begin, recover, status, _snapshot, _state_version])
+@pytest.mark.parametrize("bits", [0o1777, 0o3777])
+def test_a_private_directory_that_a_stranger_planted_in_a_sticky_directory(
+    bits: int, opening: Callable[[Path], object]
+) -> None:
+    """The sticky bit keeps the stranger from replacing the file; so does recovery by its owner, or by root."""
+    with public_directory() as root:
+        root.chmod(bits)
+        (root / "victim").write_text("precious")
+        run_python(_PLANT, root, **as_user(1000)).check()
+        with pytest.raises(PermissionError) as caught:
+            opening(root)
+        assert str(caught.value.filename).endswith(".txfiles")
+        assert tree(root) == {"victim": b"precious"}
+        assert len(os.listdir(root / ".txfiles")) == 4
+
+
+def test_who_may_use_a_sticky_directory(tmp_path: Path) -> None:
+    with public_directory(0o1777) as root:
+        code = (
+            "from txfiles import FileTransaction\nwith FileTransaction(sys.argv[1]) as tx: tx.write(sys.argv[2], 'x')"
+        )
+        run_python(code, root, "first", **as_user(1000)).check()
+        run_python(code, root, "second", **as_user(1000)).check()
+        assert "PermissionError" in run_python(code, root, "third", **as_user(1001)).stderr
+        assert "PermissionError" in run_python(code, root, "of root", **as_user(0)).stderr
+        os.chown(root, 1000, 1000)
+        run_python(code, root, "of root, for the owner", **as_user(0)).check()
+        assert sorted(tree(root)) == ["first", "of root, for the owner", "second"]
+
+
+def test_members_of_a_group_trust_each_other() -> None:
+    """Who may write the private directory decides what is below the root: that is what sharing it means."""
+    with public_directory() as root:
+        os.chown(root, 0, 5000)
+        root.chmod(0o2775)
+        (root / "victim").write_text("precious")
+        os.chown(root / "victim", 1001, 5000)
+        run_python(
+            "from txfiles import *; FileTransaction(sys.argv[1]).begin().rollback()",
+            root,
+            **as_user(1000, groups=[5000]),
+        ).check()
+        run_python(_PLANT, root, **as_user(1000, groups=[5000])).check()
+        run_python("from txfiles import recover; recover(sys.argv[1])", root, **as_user(1001, groups=[5000]))
+        assert tree(root) == {"victim": b"planted"}
+
+
+def test_nobody_else_can_look_into_the_private_directory_or_hold_its_lock() -> None:
+    with public_directory() as root, FileTransaction(root) as tx:
+        tx.write("secret", "staged")
+        code = """
+            for name in ("", "/lock", "/format", "/HEAD"):
+                try:
+                    os.open(sys.argv[1] + "/.txfiles" + name, os.O_RDONLY)
+                except PermissionError:
+                    print("closed")
+        """
+        assert run_python(code, root, **as_user(1000)).check().stdout == "closed\n" * 4
