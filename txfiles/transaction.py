@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from txfiles._journal import Durability
     from txfiles._paths import AnyPath
+    from txfiles._tree import Node
 
 __all__ = ["FileTransaction"]
 
@@ -379,13 +380,15 @@ class FileTransaction:
         with self._call() as staging, staging.step():
             from_path = self._directory(staging, source)
             to_path = self._directory(staging, target)
+            _refuse_slashes(staging.look(from_path), source, target)
             _trees.move(staging, from_path, to_path)
 
     def copy(self, source: AnyPath, target: AnyPath) -> None:
         """Stage a copy of a file or directory: content, mode and extended attributes; missing parents are made."""
         with self._call() as staging, staging.step():
-            from_path = staging.resolve(_paths.normalize(source, directory=True))
+            from_path, node = staging.find(_paths.normalize(source, directory=True))
             to_path = staging.resolve(_paths.normalize(target, directory=True))
+            _refuse_slashes(node, source, target)
             _trees.copy(staging, from_path, to_path)
 
     def mkdir(self, path: AnyPath) -> None:
@@ -485,6 +488,13 @@ def check_settings(durability: str, timeout: float | None) -> None:
         raise ValueError(f'durability is "full" or "process", not {durability!r}')
     if timeout is not None and (not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0):
         raise ValueError(f"timeout is a number of seconds, 0 or more, or None; not {timeout!r}")
+
+
+def _refuse_slashes(source: Node | None, *paths: AnyPath) -> None:
+    """A slash at the end says that a directory is meant: of a file neither the old name nor the new one has it."""
+    if source is not None and source.kind != "dir":
+        for path in paths:
+            _paths.normalize(path)
 
 
 def _chunks(data: Data) -> Iterator[bytes | memoryview]:

@@ -151,6 +151,27 @@ def test_move_replaces_files_and_links_themselves(root: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("call", ["move", "copy"])
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("a/", "x"), ("a", "x/"), ("a", "x/."), ("a", "new/x/"), ("a", "empty/"), ("link/", "x"), ("a", "d/e/..")],
+)
+def test_a_slash_at_the_end_is_none_of_a_file(root: Path, call: str, source: str, target: str) -> None:
+    """Whoever writes `move("a", "x/")` means a directory, so nothing is called `x` in silence."""
+    _fill(root)
+    before = tree(root)
+    with FileTransaction(root) as tx:
+        with pytest.raises(InvalidPathError) as caught:
+            getattr(tx, call)(source, target)
+        assert caught.value.path in (source, target)
+        assert _private(root) == ["format", "lock"]
+        getattr(tx, call)("empty/", "y/")
+        tx.delete_tree("y/")
+        if call == "move":
+            tx.mkdir("empty/")
+    assert tree(root) == before
+
+
 def test_move_onto_itself_changes_nothing(root: Path) -> None:
     _fill(root)
     before = tree(root)

@@ -185,6 +185,7 @@ class Reference:
         node = self.get(one)
         if node is None:
             raise FileNotFoundError(source)
+        self._slashes(node, source, target)
         if node.kind == "special":
             raise InvalidPathError(source)
         if one == other:
@@ -199,6 +200,7 @@ class Reference:
         node = self.get(one)
         if node is None:
             raise FileNotFoundError(source)
+        self._slashes(node, source, target)
         if node.kind == "special":
             raise InvalidPathError(source)
         self._can_go_to(one, node, other)
@@ -210,6 +212,10 @@ class Reference:
         for path, found in zip(copied, nodes, strict=True):
             fresh = replace(found, serial=next(_serials)) if found.kind == "file" else found
             self.tree[other + path[len(one) :]] = fresh
+
+    def _slashes(self, node: Node, *spelled: str) -> None:
+        if node.kind != "dir" and any(path.endswith("/") or path == "." for path in spelled):
+            raise InvalidPathError(spelled[0])
 
     def _not_root(self, path: str) -> str:
         if not path:
