@@ -90,23 +90,26 @@ class Writer:
         generation = str(UNDONE if self._fail else self.number + 1)
         try:
             with tx:
-                if "move" in kind:
-                    tx.move("a", "spare")
-                    tx.move("b", "a")
-                    tx.move("spare", "b")
-                for name in FILES:
-                    tx.write(name, f"{name} {generation}")
-                for old in tx.glob("mark/*"):
-                    tx.delete(old)
-                if int(generation) % 2:
-                    tx.write(f"x/deep/{generation}", generation)
-                elif tx.exists("x"):
-                    tx.delete_tree("x")
-                tx.write(f"mark/{generation}", generation)
+                self.change(tx, kind, generation)
         except CommitError:
             assert self._fail
         else:
             self.number += 1
+
+    def change(self, tx: FileTransaction, kind: str, generation: str) -> None:
+        if "move" in kind:
+            tx.move("a", "spare")
+            tx.move("b", "a")
+            tx.move("spare", "b")
+        for name in FILES:
+            tx.write(name, f"{name} {generation}")
+        for old in tx.glob("mark/*"):
+            tx.delete(old)
+        if int(generation) % 2:
+            tx.write(f"x/deep/{generation}", generation)
+        elif tx.exists("x"):
+            tx.delete_tree("x")
+        tx.write(f"mark/{generation}", generation)
 
 
 @contextmanager
