@@ -213,6 +213,8 @@ class Writer:
         view = memoryview(data).cast("B")
         for start in range(0, len(view), _STEP):
             step = view[start : start + _STEP]
+            if not isinstance(view.obj, bytes):
+                step = memoryview(bytes(step))  # or what changes it meanwhile would part content and digest
             self._digest.update(step)
             while step:
                 done = self._fs.write(self._fd, step)

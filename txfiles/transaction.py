@@ -507,8 +507,8 @@ def _chunks(data: Data) -> Iterator[bytes | memoryview]:
         return
     read: Callable[[int], bytes] | None = getattr(data, "read", None)
     if read is not None:
-        while chunk := read(_CHUNK):
-            yield _binary(chunk)
+        while chunk := _binary(read(_CHUNK)):  # an empty text is none either, nor is nothing yet an end
+            yield chunk
         return
     if not isinstance(data, Iterable):
         raise TypeError(f"bytes, str, a binary file object or an iterable of bytes expected, not {type(data).__name__}")
@@ -521,7 +521,10 @@ def _view(data: object) -> memoryview | bytes | None:
         view = memoryview(data)  # type: ignore[arg-type]
     except TypeError:
         return None
-    return view.cast("B") if view.c_contiguous and view.format is not None else view.tobytes()
+    try:
+        return view.cast("B")
+    except (TypeError, ValueError, NotImplementedError):  # with gaps, or of items that are not plain numbers
+        return view.tobytes()
 
 
 def _binary(chunk: object) -> memoryview | bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ctypes
 import errno
 import io
 import json
@@ -14,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.boundary import tree
+from tests.support.boundary import killed, nth_call, tree
 from tests.support.mounts import tmpfs
-from txfiles import FileTransaction
+from txfiles import FileTransaction, recover
 from txfiles.errors import DocumentError, InvalidPathError
 
 TEXT = "Grüße\r\nzweite\nZeile\0 \N{SNOWMAN}"
@@ -26,10 +27,10 @@ CONTENT = TEXT.encode()
 class OddReader:
     """Gives what it has in pieces of its own choice, whatever was asked for."""
 
-    def __init__(self, *pieces: bytes) -> None:
+    def __init__(self, *pieces: bytes | None) -> None:
         self.pieces = list(pieces)
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int = -1) -> bytes | None:
         return self.pieces.pop(0) if self.pieces else b""
 
 
@@ -47,6 +48,7 @@ FORMS: dict[str, Callable[[bytes], Any]] = {
     "typed memoryview": lambda content: memoryview(content).cast("b"),
     "array": lambda content: array.array("B", content),
     "mmap": _mapped,
+    "ctypes": lambda content: (ctypes.c_char * len(content)).from_buffer_copy(content),
     "str": lambda content: content.decode(),
     "BytesIO": io.BytesIO,
     "buffered reader": lambda content: io.BufferedReader(io.BytesIO(content)),  # type: ignore[arg-type]
@@ -94,6 +96,38 @@ def test_what_is_handed_over_is_taken_at_the_call(root: Path, form: str) -> None
     assert tree(root) == {"a": CONTENT}
 
 
+@pytest.mark.parametrize(
+    "data",
+    [(ctypes.c_int32 * 2)(1, 2), (ctypes.c_int16.__ctype_be__ * 2)(1, 2), (ctypes.c_int * 3 * 0)(), array.array("d")],
+    ids=["numbers", "big-endian numbers", "nothing in two dimensions", "no numbers"],
+)
+def test_any_buffer_is_taken_as_its_bytes(root: Path, data: Any) -> None:
+    with FileTransaction(root) as tx:
+        tx.write("a", data)
+    assert (root / "a").read_bytes() == bytes(memoryview(data).tobytes())
+
+
+@pytest.mark.parametrize("form", ["bytearray", "memoryview", "mmap"])
+def test_a_change_while_it_is_being_written_does_no_harm(root: Path, form: str) -> None:
+    """By another thread, or by another process when it is a mapped file: content and digest stay together."""
+    buffer = bytearray(CONTENT)
+    data: Any = memoryview(buffer) if form == "memoryview" else FORMS[form](CONTENT)
+
+    def change() -> None:
+        (buffer if form == "memoryview" else data)[0] = ord("X")
+
+    FileTransaction(root).begin().rollback()
+    fs: Any = nth_call("write", 1, change)
+
+    def work() -> None:
+        with FileTransaction(root) as tx:
+            tx.write("a", data)
+
+    killed(work, "rename", 2, inner=fs)
+    assert recover(root).rolled_forward
+    assert tree(root) == {"a": CONTENT}
+
+
 def test_a_document_is_taken_at_the_call(root: Path) -> None:
     document = {"list": [1, 2]}
     with FileTransaction(root) as tx:
@@ -129,6 +163,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[BaseException]]] = {
     "int": (lambda: 5, TypeError),
     "None": (lambda: None, TypeError),
     "text file": (lambda: io.StringIO("text"), TypeError),
+    "empty text file": (io.StringIO, TypeError),
+    "a source that has nothing yet": (lambda: OddReader(b"some", None), TypeError),
     "strings": (lambda: ["a", "b"], TypeError),
     "ints": (lambda: [1, 2], TypeError),
     "None after bytes": (lambda: [b"some", None], TypeError),
