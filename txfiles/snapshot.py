@@ -133,14 +133,18 @@ class Snapshot:
             reader = self._open_reader()
             if name in self._pinned:
                 return self._content(name, self._pinned[name])
-            files = reader.ask(_files(self._fs, [name]))
+            try:
+                files = reader.ask(_files(self._fs, [name]))
+            except OSError as error:
+                self._answers["file", name] = type(error)
+                raise
             try:
                 return self._content(name, files[0])
             finally:
                 _drop(self._fs, files)
 
     def _content(self, name: bytes, file: _File | None) -> bytes:
-        self._answers["file", name] = file
+        self._answers["file", name] = FileNotFoundError if file is None else file
         if file is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", _paths.decode(name))
         return file.content(self._fs)
@@ -229,7 +233,7 @@ _QUERIES: dict[str, Callable[[View[Any], bytes], object]] = {
     "listdir": _listdir,
     "glob": _glob,
     "version": _version,
-    "file": _version,
+    "file": lambda view, path: _identify(view, path).version,
 }
 
 
