@@ -249,12 +249,14 @@ def open_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
             raise NotADirectoryError(errno.ENOTDIR, "the private directory is not a directory", shown) from error
         error.filename = shown
         raise
-    parent, owner = fs.fstat(root_fd), fs.fstat(fd).st_uid
-    if parent.st_mode & stat.S_ISVTX and owner not in (fs.ids()[0], parent.st_uid, 0):
+    try:
+        parent, owner = fs.fstat(root_fd), fs.fstat(fd).st_uid
+        if parent.st_mode & stat.S_ISVTX and owner not in (fs.ids()[0], parent.st_uid, 0):
+            message = f"the private directory belongs to user {owner} in a sticky directory"
+            raise PermissionError(errno.EPERM, message, shown)
+    except BaseException:
         release(fs, fd)
-        raise PermissionError(
-            errno.EPERM, f"the private directory belongs to user {owner} in a sticky directory", shown
-        )
+        raise
     return fd
 
 
