@@ -70,10 +70,12 @@ def make_lock(fs: FileSystem, private_fd: int, root: bytes) -> Lock:
 def is_locked(fs: FileSystem, private_fd: int) -> bool:
     """Whether a writer has the lock now, for those who may not lock it themselves: it needs to be read only.
 
-    Raises `OSError` when the lock file cannot be opened.
+    Raises `OSError` when the lock file cannot be opened. Of a lock that is not the kernel's nothing is told: false.
     """
     from filelock import lock_descriptor, unlock_descriptor
 
+    if fs.lock_factory is not None:
+        return False
     try:
         fd = fs.open_read(private_fd, LOCK)
     except FileNotFoundError:

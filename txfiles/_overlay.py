@@ -34,18 +34,18 @@ def lay_after(evidence: Evidence, entries: Entries) -> None:
         token = evidence.token(op)
         if token is None:
             continue
-        if op.kind == "write":
+        target = evidence.target(op)
+        both_names = target is not None and same_inode(token, target)  # of one rename (A1)
+        if op.kind == "write" and not both_names:
             assert op.new is not None
-            target = evidence.target(op)
-            if target is None or not same_inode(token, target):
-                entries[op.path] = Held(evidence.token_name(op), op.new)
+            entries[op.path] = Held(evidence.token_name(op), op.new)
         elif op.kind == "mkdir":
             assert op.meta is not None
             entries[op.path] = Directory(op.meta)
         elif op.kind == "rmdir":
-            if _is_directory(evidence.target(op)):
+            if _is_directory(target):
                 entries[op.path] = ABSENT
-        elif not evidence.is_deleted_file(op, token, evidence.target(op)):
+        elif op.kind == "delete" and (both_names or not evidence.is_deleted_file(op, token, target)):
             entries[op.path] = ABSENT
 
 
