@@ -861,17 +861,21 @@ def test_e02_a_fork_at_the_worst_moment(home: Path, moment: str) -> None:
     run_python(LOCK + code.replace("\n    ", "\n"), home, moment).check()
 
 
-def test_a_release_that_fails_frees_it_and_says_so(
+def test_an_unlock_that_fails_frees_it_all_the_same(
     home: Path, lock: _lock.RootLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And says nothing: closing frees it too, and an error here would hide the outcome of the commit."""
+    failed = []
+
     def failing(fd: int) -> None:
+        failed.append(fd)
         raise OSError(errno.EIO, "injected")
 
     lock.acquire(0, 1)
     with monkeypatch.context() as patch:
         patch.setattr("filelock.unlock_descriptor", failing)
-        with pytest.raises(OSError, match="injected"):
-            lock.release()
+        lock.release()
+    assert failed
     assert not lock.held
     assert is_free(home)
     lock.acquire(0, 1)
