@@ -10,11 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import DEEP, debris, mounts, needs
+from tests.support import DEEP, debris, mounts, needs, rows
 
 settings.register_profile(
     "default",
@@ -29,6 +30,7 @@ settings.load_profile("deep" if DEEP else "default")
 
 _failed = pytest.StashKey[bool]()
 _left_out = pytest.StashKey[Counter[str]]()
+_covered: set[str] = set()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -75,7 +77,25 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.fail(f"needs {lacking}; {needs.SETTING}=auto leaves such tests out", pytrace=False)
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" and report.nodeid.startswith("tests/field/"):
+        _covered.update(rows.named_by(report.location[2]))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if (output := getattr(session.config, "workeroutput", None)) is not None:  # with -n, one process of several
+        output["left_out"] = dict(session.config.stash[_left_out])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    left_out: dict[str, int] = getattr(node, "workeroutput", {}).get("left_out", {})
+    node.config.stash[_left_out] = Counter(left_out)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if _covered:
+        terminalreporter.write_line(rows.summary(_covered))
     for reason, count in sorted(config.stash[_left_out].items()):
         terminalreporter.write_line(f"left out {count:4d}: {reason}", yellow=True)
 
