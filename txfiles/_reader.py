@@ -19,29 +19,25 @@ from __future__ import annotations
 import errno
 import random
 import time
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from txfiles import _layout, _paths
 from txfiles._lock import is_locked
 from txfiles._lookout import NEVER, Gone, Look, Lookout, Moved, Standing, rest, unreadable
 from txfiles._overlay import Entries, Held, lay_after, lay_before, lay_directories_before
+from txfiles._question import Question, Traced, attempt, expired
 from txfiles._recover import conflict, recover_locked
-from txfiles._view import View
 from txfiles.errors import (
     JournalCorruptError,
     JournalVersionError,
     LockTimeoutError,
     RecoveryError,
     SnapshotExpiredError,
-    TxFilesError,
     UnsupportedFilesystemError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from txfiles._fs import FileSystem
-    from txfiles._tree import Node
 
 _PATIENCE = 10.0  # seconds that a commit is given to end where the caller would wait for ever
 _TRIES = 20  # at least, however short the timeout
@@ -50,14 +46,6 @@ _NO_JOURNALS: frozenset[bytes] = frozenset()
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 T = TypeVar("T")
-
-
-class Question(NamedTuple, Generic[T]):
-    """`again`, if it is given, is asked the second time: it answers with the same inodes. `drop` frees an answer."""
-
-    ask: Callable[[View[Held]], T]
-    again: Callable[[View[Held]], object] | None = None
-    drop: Callable[[T], None] | None = None
 
 
 class Patience:
@@ -303,7 +291,7 @@ class Reader:
         return 0 if journal is None else journal.seq
 
     def _stand_at(self, look: Look) -> None:
-        self._view = _Traced(self._fs, self._lookout.tree, self._held_at, self._entries(look))
+        self._view = Traced(self._fs, self._lookout.tree, self._held_at, self._entries(look))
         self._seen = look
 
     def _held_at(self, held: Held) -> tuple[int, bytes]:
@@ -332,7 +320,7 @@ class Reader:
         while not self._lost:
             view = self._view
             view.forget()
-            answer, error = _ask(question.ask, view)
+            answer, error = attempt(question.ask, view)
             counts = False
             try:
                 if self._holds(question, answer, error):
@@ -342,11 +330,11 @@ class Reader:
                         raise error
                     return answer  # type: ignore[return-value]
             finally:
-                if not counts and error is None and question.drop is not None:
+                if not counts and error is None:
                     question.drop(answer)  # type: ignore[arg-type]
             patience = patience or Patience(self._timeout)
             patience.try_again(self._root)
-        raise _expired(self._root, "the directory")
+        raise expired(self._root, "the directory")
 
     def _holds(self, question: Question[T], answer: T | None, error: Exception | None) -> bool:
         """R2. Two commits can make one name, and both be undone: where names are told, a third look excludes that."""
@@ -357,46 +345,12 @@ class Reader:
         if self._at_rest:
             return True
         self._lookout.tree.close()  # a directory that is kept open may have been removed and made anew
-        now, failed = _ask(question.again or question.ask, view)
+        now, failed = attempt(question.again, view)
         if error is None or failed is None:
             same = error is failed and now == answer
         else:
             same = (type(error), str(error)) == (type(failed), str(failed))
-        return same and (question.again is not None or self._unmoved())
-
-
-def _ask(ask: Callable[[View[Held]], T], view: View[Held]) -> tuple[T | None, OSError | TxFilesError | None]:
-    try:
-        return ask(view), None
-    except (OSError, TxFilesError) as error:
-        return None, error
-
-
-class _Traced(View[Held]):
-    """A view that remembers on which paths an answer depends."""
-
-    def forget(self) -> None:
-        self._looked: set[bytes] = set()
-        self._listed: set[bytes] = set()
-
-    def look(self, path: bytes) -> Node | None:
-        self._looked.add(path)
-        return super().look(path)
-
-    def listdir(self, path: bytes) -> list[bytes]:
-        self._listed.add(path)
-        return super().listdir(path)
-
-    def require_none_of(self, changed: set[bytes]) -> None:
-        for path in changed:
-            if path in self._looked or _paths.split(path)[0] in self._listed:
-                raise _expired(path, "the file")
-
-
-def _expired(path: bytes, what: str) -> SnapshotExpiredError:
-    shown = _paths.decode(path)
-    message = f"a later commit changed {what} {shown!r}; take a new snapshot, or name the files that it is for"
-    return SnapshotExpiredError(message, path=shown)
+        return same and (not question.by_name or self._unmoved())
 
 
 def _made_directories(one: Standing) -> bool:

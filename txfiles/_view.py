@@ -120,6 +120,17 @@ class View(Generic[C]):
             return None
         return self.fs.stat(*self._held_at(entry))
 
+    def file(self, path: bytes) -> tuple[int, bytes, Stat]:
+        """Directory descriptor, name and stat of the regular file that a path, not yet resolved, leads to."""
+        if not self.entries and b"/" not in path:
+            found = self.fs.stat(self.tree.root_fd, path)
+            if stat.S_ISREG(found.st_mode):
+                return self.tree.root_fd, path, found
+        resolved, node = self.find(path)
+        must_be_file(resolved, node)
+        at, name = self.where(resolved)
+        return at, name, self.fs.stat(at, name)
+
     def where(self, path: bytes) -> tuple[int, bytes]:
         """Directory descriptor and name under which the content of a file in this view can be opened now."""
         entry = self.entries.get(path)

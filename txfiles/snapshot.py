@@ -6,13 +6,14 @@ import errno
 import stat
 import threading
 import warnings
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txfiles import _json, _paths, _trees
 from txfiles._fs import release
-from txfiles._reader import Question, Reader
-from txfiles._view import C, View, must_be_file, refuse_special, version_of
+from txfiles._question import Question
+from txfiles._reader import Reader
+from txfiles._view import C, View, refuse_special, version_of
 from txfiles.errors import ConflictError, TransactionClosedError
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Snapshot:
         self._fs = fs
         self._root = root
         self._names = [_normal(name) for name in names]
+        self._pins = _Files(fs, self._names)
         self._timeout = timeout
         self._durable = durable
         self._pinned: dict[bytes, _File | None] = {}
@@ -91,7 +93,7 @@ class Snapshot:
             raise TransactionClosedError("the snapshot was entered already; make a new one")
         reader = Reader(self._fs, self._root, self._timeout, durable=self._durable)
         try:
-            files = reader.begin(_files(self._fs, self._names), follow=not self._names)
+            files = reader.begin(self._pins, follow=not self._names)
             self._pinned = dict(zip(self._names, files, strict=True))
         except BaseException:
             reader.close()
@@ -107,7 +109,7 @@ class Snapshot:
             reader, self._reader = self._reader, None
             if reader is not None:
                 reader.close()
-                _drop(self._fs, self._pinned.values())
+                self._pins.drop(self._pinned.values())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -133,15 +135,16 @@ class Snapshot:
             reader = self._open_reader()
             if name in self._pinned:
                 return self._content(name, self._pinned[name])
+            question = _Files(self._fs, (name,))
             try:
-                files = reader.ask(_files(self._fs, [name]))
+                files = reader.ask(question)
             except OSError as error:
                 self._answers["file", name] = type(error)
                 raise
             try:
                 return self._content(name, files[0])
             finally:
-                _drop(self._fs, files)
+                question.drop(files)
 
     def _content(self, name: bytes, file: _File | None) -> bytes:
         self._answers["file", name] = FileNotFoundError if file is None else file
@@ -187,7 +190,7 @@ class Snapshot:
                 if pinned is not None and what in self._pinned:
                     answer = pinned(self._pinned[what])
                 else:
-                    answer = reader.ask(Question(lambda view: query(view, what)))
+                    answer = reader.ask(_Names(query, what))
             except OSError as error:
                 self._answers[kind, what] = type(error)
                 raise
@@ -281,69 +284,77 @@ class _File:
 
 
 def _open(fs: FileSystem, view: View[C], path: bytes) -> _File:
-    resolved, node = view.find(path)
-    if node is None or node.kind != "file":
-        must_be_file(resolved, node)
+    at, name, _ = view.file(path)
     try:
-        fd = fs.open_read(*view.where(resolved))
+        fd = fs.open_read(at, name)
     except OSError as error:
-        error.filename = _paths.decode(resolved)
+        error.filename = _paths.decode(path)
         raise
     found = fs.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         release(fs, fd)
-        raise refuse_special(resolved)
+        raise refuse_special(path)
     return _File(found, fd)
 
 
 def _identify(view: View[C], path: bytes) -> _File:
-    resolved, node = view.find(path)
-    found = must_be_file(resolved, node).stat or view.stat(resolved)
-    if found is None:
-        raise FileNotFoundError(errno.ENOENT, "no such file", _paths.decode(resolved))
-    return _File(found)
+    return _File(view.file(path)[2])
 
 
-def _files(fs: FileSystem, names: Sequence[bytes]) -> Question[list[_File | None]]:
-    """The question for files; `None` is a missing one. Raises for what is there and no file."""
+class _Files(Question[list[_File | None]]):
+    """Opens files; `None` is a missing one. Raises for what is there and no file."""
 
-    def open_all(view: View[Any]) -> list[_File | None]:
+    by_name = False
+
+    def __init__(self, fs: FileSystem, names: Sequence[bytes]) -> None:
+        self._fs = fs
+        self._names = names
+
+    def ask(self, view: View[Any]) -> list[_File | None]:
         files: list[_File | None] = []
         kept = 0
         try:
-            for name in names:
+            for name in self._names:
                 try:
-                    file = _open(fs, view, name)
+                    file = _open(self._fs, view, name)
                 except FileNotFoundError:
                     files.append(None)
                     continue
                 files.append(file)
                 if file.stat.st_size <= _SMALL or kept == _KEEP_OPEN:
-                    file.load(fs)
+                    file.load(self._fs)
                 else:
                     kept += 1
         except BaseException:
-            _drop(fs, files)
+            self.drop(files)
             raise
         return files
 
-    def identify_all(view: View[Any]) -> list[_File | None]:
+    def again(self, view: View[Any]) -> list[_File | None]:
         files: list[_File | None] = []
-        for name in names:
+        for name in self._names:
             try:
                 files.append(_identify(view, name))
             except FileNotFoundError:
                 files.append(None)
         return files
 
-    return Question(open_all, identify_all, partial(_drop, fs))
+    def drop(self, files: Iterable[_File | None]) -> None:
+        for file in files:
+            if file is not None and file.fd >= 0:
+                fd, file.fd = file.fd, -1
+                release(self._fs, fd)
 
 
-def _drop(fs: FileSystem, files: Iterable[_File | None]) -> None:
-    for file in files:
-        if file is not None and file.fd >= 0:
-            fd, file.fd = file.fd, -1
-            release(fs, fd)
+class _Names(Question[T]):
+    """Asks about names: whether, which, in what version."""
+
+    def __init__(self, query: Callable[[View[Any], bytes], T], what: bytes) -> None:
+        self._query = query
+        self._what = what
+
+    def ask(self, view: View[Any]) -> T:
+        return self._query(view, self._what)
 
 
 _normal_str = lru_cache(maxsize=1024)(_paths.normalize)

@@ -22,6 +22,7 @@ LAYERS = """
     recovery
     transaction
     _reader
+    _question
     _lookout  _overlay
     _recover
     _protocol
