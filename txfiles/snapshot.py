@@ -52,6 +52,9 @@ class Snapshot:
 
     Programs that do not use txfiles are not seen: a file that one of them changes changes in the snapshot, too, unless
     it was replaced by a rename and is pinned.
+
+    >>> with store.snapshot("a.json", "b.json") as snap:
+    ...     a, b = snap.read_json("a.json"), snap.read_json("b.json")
     """
 
     def __init__(

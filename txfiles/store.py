@@ -67,7 +67,8 @@ class FileStore:
         ended by then. What was only pinned does not count.
 
         >>> with store.snapshot("a.json") as snap:
-        ...     value = think_for_long(snap.read_json("a.json"))
+        ...     value = snap.read_json("a.json")
+        >>> value["total"] = sum(value["parts"])  # or whatever takes long
         >>> with store.transaction(base=snap) as tx:
         ...     tx.write_json("a.json", value)
         """
@@ -82,6 +83,8 @@ class FileStore:
 
         >>> with store.snapshot("a.json", "b.json") as snap:
         ...     a, b = snap.read_json("a.json"), snap.read_json("b.json")
+        >>> a["generation"] == b["generation"]
+        True
         """
         durable = self._durability == "full"
         return Snapshot(_fs.current(), _paths.encode(self._root), names, self._timeout, durable=durable)
@@ -91,6 +94,13 @@ class FileStore:
 
         So `change` may run several times and must do nothing but through `tx`. It reads and writes under the lock: a
         conflict comes from an `if_version` in it, or from a program that changes files without txfiles.
+
+        >>> def increment(tx):
+        ...     number = int(tx.read("count")) + 1
+        ...     tx.write("count", str(number))
+        ...     return number
+        >>> store.update(increment)
+        1
 
         Args:
             change: is given a new transaction that has begun.
@@ -132,10 +142,10 @@ class FileStore:
         So it returns `since` if nothing was committed in time. It looks at growing intervals of up to 50 ms, without
         a lock.
 
-        >>> while True:
-        ...     with store.snapshot("a.json") as snap:
-        ...         show(snap.read_json("a.json"))
-        ...     store.wait_for_change(snap.state_version)
+        >>> with store.snapshot("a.json") as snap:
+        ...     a = snap.read_json("a.json")
+        >>> store.wait_for_change(snap.state_version, timeout=0.01) == snap.state_version
+        True
         """
         check_settings(self._durability, timeout)
         until = math.inf if timeout is None else time.monotonic() + timeout

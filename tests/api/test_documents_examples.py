@@ -1,0 +1,28 @@
+"""The examples in the docstrings of stores, snapshots and documents run."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from txfiles import FileStore, JsonDocuments, documents, snapshot, store
+
+
+@pytest.mark.parametrize("module", [documents, snapshot, store], ids=lambda module: module.__name__)
+def test_examples(root: Path, module: ModuleType) -> None:
+    made = FileStore(root, durability="process")
+    with made.transaction() as tx:
+        tx.write_json("a.json", {"generation": 1, "parts": [1, 2]})
+        tx.write_json("b.json", {"generation": 1})
+        tx.write("count", "0")
+    names: dict[str, Any] = {"root": root, "store": made, "JsonDocuments": JsonDocuments}
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    runner = doctest.DocTestRunner()
+    for example in finder.find(module, extraglobs=names):
+        runner.run(example)
+    assert runner.tries > 0
+    assert not runner.failures
