@@ -90,7 +90,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     left_out: dict[str, int] = getattr(node, "workeroutput", {}).get("left_out", {})
-    node.config.stash[_left_out] = Counter(left_out)
+    counted: Counter[str] = Counter(left_out)
+    node.config.stash[_left_out] = counted
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
