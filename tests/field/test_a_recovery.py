@@ -105,7 +105,13 @@ _OPENINGS = {
 
 
 @pytest.mark.needs("strace")
-@pytest.mark.parametrize("opening", _OPENINGS.values(), ids=_OPENINGS)
+@pytest.mark.parametrize(
+    "opening",
+    [
+        pytest.param(code, id=name, marks=pytest.mark.deep if name == "begin" else ())
+        for name, code in _OPENINGS.items()
+    ],
+)
 def test_a10_an_error_on_the_journal_is_not_no_journal(root: Path, tmp_path: Path, opening: str) -> None:
     code = f"""
         from txfiles import FileStore, FileTransaction, recover

@@ -329,7 +329,12 @@ def test_a08_recovery_killed_twice_at_each_system_call(memory: Path, half_done: 
     assert len(listed) > 10
 
 
-@pytest.mark.parametrize("died", _DEATHS)
+_OFTEN = ("nothing applied", "one applied", "undo half done")
+
+
+@pytest.mark.parametrize(
+    "died", [pytest.param(died, marks=() if died in _OFTEN else pytest.mark.deep) for died in _DEATHS]
+)
 def test_a08_recovery_killed_at_each_call_twice(memory: Path, half_done: Callable[[str, str], Path], died: str) -> None:
     end = _ends(memory)["undo" not in died]
     numbers = range(1, 1000, 1 if DEEP else 7)

@@ -129,7 +129,7 @@ def _restart(root: Path) -> None:
 
 @strace
 @pytest.mark.parametrize("files", [2, 20], ids=["all kept open", "closed early"])
-@pytest.mark.parametrize("error", ["EIO", "EDQUOT"])
+@pytest.mark.parametrize("error", ["EIO", pytest.param("EDQUOT", marks=pytest.mark.deep)])
 def test_b17_an_error_of_close_is_a_failed_write(root: Path, files: int, error: str) -> None:
     code = f"""
         from txfiles import FileTransaction
@@ -301,7 +301,7 @@ def test_b22_b25_no_weaker_way_when_rename_fails(root: Path, error: str) -> None
 
 
 @strace
-@pytest.mark.parametrize("error", ["EXDEV", "EIO"])
+@pytest.mark.parametrize("error", ["EXDEV", pytest.param("EIO", marks=pytest.mark.deep)])
 def test_b22_b25_each_rename_fails_once(roots: Callable[[], Path], error: str) -> None:
     said = []
     for call in each_call(_SAVE, roots(), calls=RENAME):
