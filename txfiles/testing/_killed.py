@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FrameType
+from types import BuiltinFunctionType, FrameType
 from typing import Any
 
 _MODULES = {os.open.__module__, "_io", "io", "mmap"}
@@ -23,6 +23,7 @@ _READS = frozenset((
 ))
 # fmt: on
 _FRAMES = 4
+_HERE = os.path.join(os.path.dirname(__file__), "")
 _FAILED = b"!"
 
 
@@ -96,13 +97,13 @@ def _may_write(call: BuiltinFunctionType) -> bool:
 
 
 def _place(frame: FrameType) -> str:
-    """The innermost function, and those that called it, as far as they are in other files."""
+    """The innermost function, and those in other files that called it, up to the save."""
     told: list[str] = []
     last = ""
     here: FrameType | None = frame
-    while here is not None and len(told) < _FRAMES:
-        code: CodeType = here.f_code
-        if code is not _run.__code__ and code.co_filename != last:
+    while here is not None and len(told) < _FRAMES and not here.f_code.co_filename.startswith(_HERE):
+        code = here.f_code
+        if code.co_filename != last:
             last = code.co_filename
             told.append(f"{code.co_name} ({os.path.basename(last)}:{here.f_lineno})")
         here = here.f_back

@@ -123,7 +123,7 @@ class _Kill:
                 _judged(self.check, root)
             except Exception as error:
                 how = f"the save was killed {place}" if place else "the save has returned"
-                told = [f"after {how}: {error!r}"]
+                told = [f"after {how}:", repr(error)]
                 told += [f"txfiles-replay: kill={number}"] if place else []
                 told += [_report.side_by_side({"before": before, "found": tree_of(root)})]
                 raise AssertionError("\n".join(told)) from error
