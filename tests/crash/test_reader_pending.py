@@ -18,7 +18,16 @@ from tests.support.as_user import as_user, public_directory
 from tests.support.boundary import killed, nth_call
 from tests.support.procs import run_python
 from txfiles import FileStore, FileTransaction, JsonDocuments, _fs, recover
-from txfiles.errors import JournalCorruptError, LockTimeoutError, RecoveryConflictError, RecoveryError
+from txfiles._protocol import Commit, prepare
+from txfiles.errors import (
+    CommitOutcomeUnknownError,
+    JournalCorruptError,
+    LockTimeoutError,
+    RecoveryConflictError,
+    RecoveryError,
+    SettleError,
+    SnapshotExpiredError,
+)
 from txfiles.testing._faults import FaultyFS
 
 NAMES = ("a", "b", "c", "d")
@@ -345,3 +354,50 @@ def test_pinned_files_of_a_store_in_a_savepoint_of_its_own(root: Path) -> None:
             began = time.monotonic()
             assert read(store, *NAMES) == OLD
             assert time.monotonic() - began < 0.2
+
+
+def test_a_prepared_transaction_is_not_waited_for(root: Path) -> None:
+    """Nothing of it is in place before the decision."""
+    store = set_up(root)
+    tx = store.transaction().begin()
+    tx.write("a", "new")
+    tx.delete("b")
+    journal = prepare(tx._home, tx._staging, "process", two_phase=True)
+    assert journal is not None
+    private = root / ".txfiles"
+    (private / f"{journal.tid}.intent").rename(private / f"{journal.tid}.prepared")
+    began = time.monotonic()
+    assert read(store) == read(store, *NAMES) == OLD
+    assert time.monotonic() - began < 0.2
+    with store.snapshot() as snap:
+        Commit(tx._home, journal, "prepared")()
+        assert snap.read("c") == b"old"
+        with pytest.raises(SnapshotExpiredError):
+            snap.read("a")
+    tx._end(discard=False)
+    assert sorted(name for name in os.listdir(root) if name in NAMES) == ["a", "c", "d"]
+
+
+@pytest.mark.leaves_debris
+def test_after_a_failed_sync_the_state_after_can_be_read_though_recovery_waits_for_a_restart(root: Path) -> None:
+    set_up(root, "full")
+    calls: Any = FaultyFS(_fs.KernelFS())
+    with _fs.use(calls):
+        write_durably(root)
+    last = calls.trace.count("sync_dir")
+
+    def fail() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    faulty: Any = nth_call("sync_dir", last, fail)
+    with _fs.use(faulty), pytest.raises((SettleError, CommitOutcomeUnknownError)), FileTransaction(root) as tx:
+        for name in NAMES:
+            tx.write(name, "newer")
+    store = FileStore(root, timeout=5)
+    with pytest.raises(RecoveryError, match="restart"):
+        store.recover()
+    began = time.monotonic()
+    for pins in ((), NAMES):
+        with store.snapshot(*pins) as snap:
+            assert [snap.read(name) for name in NAMES] == [b"newer"] * 4
+    assert time.monotonic() - began < 0.5
