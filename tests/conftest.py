@@ -84,7 +84,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if (output := getattr(session.config, "workeroutput", None)) is not None:  # with -n, one process of several
-        output["left_out"] = dict(session.config.stash[_left_out])
+        output["left_out"] = {**session.config.stash[_left_out]}
 
 
 @pytest.hookimpl(optionalhook=True)
