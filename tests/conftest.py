@@ -84,7 +84,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if (output := getattr(session.config, "workeroutput", None)) is not None:  # with -n, one process of several
-        output["left_out"] = {**session.config.stash[_left_out]}
+        counted: Counter[str] = session.config.stash[_left_out]
+        output["left_out"] = {**counted}
 
 
 @pytest.hookimpl(optionalhook=True)
