@@ -7,6 +7,7 @@
 
 from txfiles import errors
 from txfiles.documents import JsonDocuments
+from txfiles.prepared import commit_prepared, rollback_prepared
 from txfiles.recovery import RecoveryReport, StoreStatus, recover, status
 from txfiles.snapshot import Snapshot
 from txfiles.store import FileStore
@@ -22,7 +23,9 @@ __all__ = [
     "Snapshot",
     "StoreStatus",
     "__version__",
+    "commit_prepared",
     "errors",
     "recover",
+    "rollback_prepared",
     "status",
 ]

@@ -114,7 +114,7 @@ def _recover_one(
         report.rolled_back.append(done)
         return
     if state != "aborting":
-        skip, force = _decide(home, evidence, on_conflict)
+        skip, force = decide(home, evidence, on_conflict)
         if not (skip or force) or on_conflict != "roll-back":
             _roll_forward(home, journal, state, skip, force, same_tree=pending.same_tree)
             report.rolled_forward.append(done)
@@ -165,7 +165,7 @@ def _require_untainted(home: Home, pending: Pending, journal: Journal) -> None:
         raise RecoveryError(message, path=shown, paths=tuple(journal.paths))
 
 
-def _decide(home: Home, evidence: Evidence, on_conflict: OnConflict) -> tuple[frozenset[int], frozenset[int]]:
+def decide(home: Home, evidence: Evidence, on_conflict: OnConflict) -> tuple[frozenset[int], frozenset[int]]:
     """Which conflicting operations to give up, and which to force. Raises `RecoveryConflictError` when not told."""
     conflicts = evidence.conflicts_forward()
     if conflicts and on_conflict == "raise":

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self
 
-from txfiles import _fs, _json, _paths, _streams, _trees
+from txfiles import _fs, _json, _paths, _streams, _trees, _two_phase
 from txfiles._fs import release
 from txfiles._home import Home, locate
 from txfiles._protocol import Commit, prepare, run_to_end
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from txfiles._journal import Durability
+    from txfiles._journal import Durability, Journal
     from txfiles._paths import AnyPath
     from txfiles._tree import Node
 
@@ -37,6 +37,7 @@ __all__ = ["FileTransaction"]
 
 _CHUNK = 1 << 20
 _WAIT_FOR_DECISION = 0.05  # seconds between two looks at a prepared transaction
+_EMPTY = ".empty"  # ends the id of a prepared transaction that changes nothing
 _MODES = ("r", "rb", "w", "wb", "a", "ab", "x", "xb")
 
 
@@ -92,6 +93,7 @@ class FileTransaction:
         self._timeout = timeout
         self._create = create
         self._owner: object = None
+        self._journal: Journal | None = None  # of a prepared transaction that changes anything
         self._mutex = threading.RLock()
         self._writing: set[str] = set()
         self._pid = -1
@@ -148,13 +150,15 @@ class FileTransaction:
 
         Raises `CommitError`, `ConflictError`, `UnsupportedFilesystemError` or `InvalidPathError` when nothing has
         changed, `SettleError` when all has, `CommitOutcomeUnknownError` when recovery has to decide. Whatever
-        happens, the transaction has ended and the lock is free.
+        happens, the transaction has ended and the lock is free. After `prepare` see there.
         """
         self._require_mine()
         with self._mutex:
+            if self._state == "prepared":
+                self._decide(_two_phase.commit)
+                return
             self._require_open()
-            if self._staging.in_step:
-                raise TransactionClosedError("a savepoint is still open")
+            self._refuse_open_savepoint()
             try:
                 self._refuse_open_files()
                 journal = prepare(self._home, self._staging, self._durability)
@@ -166,11 +170,72 @@ class FileTransaction:
             self._end(discard=False)
 
     def rollback(self) -> None:
-        """Forget everything that was staged. Nothing on disk has changed; the lock is free."""
+        """Forget everything that was staged, or prepared. Nothing on disk has changed; the lock is free."""
+        self._require_mine()
+        with self._mutex:
+            if self._state == "prepared":
+                self._decide(_two_phase.roll_back)
+                return
+            self._require_open()
+            self._end(discard=True)
+
+    @property
+    def transaction_id(self) -> str:
+        """The id under which recovery, `status` and log records name the transaction, 32 hex digits.
+
+        Raises `TransactionClosedError` before `begin`.
+        """
+        if self._state == "new":
+            raise TransactionClosedError("the transaction has not begun")
+        return self._tokens.tid
+
+    def prepare(self) -> str:
+        """Make the change durable without making it, and return an id: the first phase of two.
+
+        Then somebody else decides, say a database of which the same transaction is a part, and the second phase is
+        `commit` or `rollback`, or, from any process that knows the id, `commit_prepared` or `rollback_prepared`. Until
+        then no other transaction of the root can begin: it waits, at most for its timeout. Neither a crash nor
+        recovery decides (after a power loss that holds with `durability="full"` only): `recover` reports the
+        transaction as `waiting`. Leaving the `with` block without a decision, also by an exception, frees the lock and
+        leaves the transaction prepared.
+
+        The second phase can fail where files were changed by other programs since, with `RecoveryConflictError`: the
+        transaction still waits, and `commit_prepared` can be told what to do. Otherwise only where the disk fails:
+        with `CommitOutcomeUnknownError` it still waits, or the next recovery finishes it.
+
+        A transaction that changes nothing leaves nothing to wait. It has an id, too, which `commit_prepared` and
+        `rollback_prepared` accept.
+
+        Raises what `commit` raises; the transaction has ended then, and nothing is prepared.
+
+        >>> with FileTransaction(root) as tx:
+        ...     tx.write("photo.jpg", data)
+        ...     with database:
+        ...         database.insert("photo.jpg", decided=tx.prepare())
+        ...     tx.commit()
+        """
         self._require_mine()
         with self._mutex:
             self._require_open()
-            self._end(discard=True)
+            self._refuse_open_savepoint()
+            try:
+                self._refuse_open_files()
+                self._journal = prepare(self._home, self._staging, self._durability, two_phase=True)
+                self._state = "prepared"
+                if self._journal is not None:
+                    _two_phase.make_prepared(self._home, self._journal)
+            except BaseException:
+                self._end(discard=False)
+                raise
+            return self._tokens.tid if self._journal is not None else self._tokens.tid + _EMPTY
+
+    def _decide(self, end: Callable[[Home, Journal], None]) -> None:
+        try:
+            if self._journal is not None:
+                self._home.require_in_place()
+                end(self._home, self._journal)
+        finally:
+            self._end(discard=False)
 
     def _end(self, *, discard: bool) -> None:
         def end() -> None:
@@ -191,6 +256,8 @@ class FileTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
+            if self._state == "prepared" and self._pid == self._fs.pid():
+                self._end(discard=False)
             if self._state != "open" or self._pid != self._fs.pid():
                 return
             if error is None:
@@ -205,6 +272,8 @@ class FileTransaction:
                 self._end(discard=True)
 
     def __del__(self) -> None:
+        if self._state == "prepared" and self._pid == self._fs.pid():
+            self._end(discard=False)
         if self._state == "open" and self._pid == self._fs.pid():
             warnings.warn(
                 f"{self!r} was dropped while open; it is rolled back", ResourceWarning, stacklevel=2, source=self
@@ -424,6 +493,10 @@ class FileTransaction:
             what = {"new": "has not begun", "prepared": "is prepared", "ended": "has ended"}
             raise TransactionClosedError(f"the transaction {what[self._state]}")
 
+    def _refuse_open_savepoint(self) -> None:
+        if self._staging.in_step:
+            raise TransactionClosedError("a savepoint is still open")
+
     def _refuse_open_files(self) -> None:
         if self._writing:
             path = min(self._writing)
@@ -488,6 +561,11 @@ def check_settings(durability: str, timeout: float | None) -> None:
         raise ValueError(f'durability is "full" or "process", not {durability!r}')
     if timeout is not None and (not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0):
         raise ValueError(f"timeout is a number of seconds, 0 or more, or None; not {timeout!r}")
+
+
+def is_empty_id(transaction_id: str) -> bool:
+    """Whether it is what `prepare` returned for a transaction that changes nothing."""
+    return transaction_id.endswith(_EMPTY)
 
 
 def _refuse_slashes(source: Node | None, *paths: AnyPath) -> None:

@@ -16,14 +16,15 @@ LAYERS = """
     cli
     testing
     __init__  _progress
-    aio  documents
+    documents
     store
+    aio
     snapshot
-    recovery
+    prepared  recovery
     transaction
     _reader
     _question
-    _lookout  _overlay
+    _lookout  _overlay  _two_phase
     _recover
     _protocol
     _durable  _evidence  _inventory

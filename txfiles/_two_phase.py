@@ -1,0 +1,112 @@
+"""Two-phase use: a transaction that waits for a decision, and what becomes of it. REQUIRES everywhere: the lock.
+
+W1  `prepare` of a transaction returns only when T.prepared is durable; until then nobody knows of it.
+W2  While T.prepared is there, no target was touched, and no other writer begins.
+W3  The decision to commit is durable before the first target is touched. It is never taken back: what cannot be
+    done at once is left to recovery, which rolls T.committed forward.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from txfiles import _layout, _paths
+from txfiles._durable import sync_private
+from txfiles._evidence import Evidence
+from txfiles._protocol import Commit, apply, path_of, retire, run_to_end, taint
+from txfiles._recover import decide
+from txfiles.errors import CommitError, CommitOutcomeUnknownError, TxFilesError
+
+if TYPE_CHECKING:
+    from txfiles._home import Home
+    from txfiles._journal import Journal
+    from txfiles._recover import OnConflict
+
+
+def make_prepared(home: Home, journal: Journal) -> None:
+    """Let a durable intent wait for a decision, across crashes, too (W1). After an error or interrupt it is gone.
+
+    Raises `CommitError`, or `CommitOutcomeUnknownError` when it is gone or waiting.
+    """
+    before, after = _layout.journal(journal.tid, "intent"), _layout.journal(journal.tid, "prepared")
+
+    def rename() -> None:
+        with suppress(FileNotFoundError):  # an interrupt hit between the rename and its return
+            home.fs.rename(home.private_fd, before, home.private_fd, after)
+        home.fs.stat(home.private_fd, after)
+        if journal.durability == "full":
+            sync_private(home)
+
+    try:
+        run_to_end(rename)
+    except BaseException as cause:
+        _take_back(home, journal, cause)
+        raise
+
+
+def _take_back(home: Home, journal: Journal, cause: BaseException) -> None:
+    shown = _paths.decode(home.root)
+
+    def remove() -> None:
+        home.remove(_layout.journal(journal.tid, "prepared"))
+        retire(home, journal, "intent")
+
+    try:
+        run_to_end(remove)
+    except OSError as error:
+        message = f"preparing in {shown!r} failed ({cause}), and so did its cleanup ({error}); it is gone or waits"
+        raise CommitOutcomeUnknownError(message, path=shown) from cause
+    if isinstance(cause, OSError):
+        raise CommitError(f"nothing was changed in {shown!r}: {cause}", path=path_of(cause, shown)) from cause
+
+
+def commit(home: Home, journal: Journal, on_conflict: OnConflict = "raise", *, same_tree: bool = True) -> None:
+    """Commit a prepared transaction.
+
+    Raises `RecoveryConflictError` or `RecoveryError`, and it still waits; `CommitOutcomeUnknownError`, and it waits or
+    recovery goes on with it; `SettleError`. An interrupt, when all is done.
+    """
+    home.tree.close()  # look afresh: other programs may have moved directories since
+    skip, force = decide(home, Evidence(home, journal, same_tree=same_tree), on_conflict)
+    _Decided(home, journal, skip, force, same_tree=same_tree)()
+
+
+class _Decided(Commit):
+    """From T.prepared to the end; without a way back (W3)."""
+
+    def __init__(
+        self, home: Home, journal: Journal, skip: frozenset[int], force: frozenset[int], *, same_tree: bool
+    ) -> None:
+        super().__init__(home, journal, "prepared")
+        self._skip = skip
+        self._force = force
+        self._same_tree = same_tree
+
+    def _pass_commit_point(self) -> None:
+        super()._pass_commit_point()
+        if self.failure is not None:
+            taint(self.home, self.journal, "committed")  # or recovery would go on from a decision that can be lost
+
+    def _apply(self) -> None:
+        try:
+            apply(self.home, self.journal, self._skip, self._force, same_tree=self._same_tree)
+        except (OSError, TxFilesError) as cause:
+            taint(self.home, self.journal, "committed")
+            message = f"the commit in {self.shown!r} was decided but not finished ({cause}); recovery goes on with it"
+            self._fail(CommitOutcomeUnknownError(message, path=self.shown), cause)
+            return
+        self._next = self._sync
+
+
+def roll_back(home: Home, journal: Journal) -> None:
+    """Forget a prepared transaction: nothing was touched (W2), so nothing has to be put right.
+
+    Raises `CommitOutcomeUnknownError` when it is gone or waits still.
+    """
+    try:
+        run_to_end(lambda: retire(home, journal, "prepared"))
+    except OSError as error:
+        shown = _paths.decode(home.root)
+        message = f"rolling back in {shown!r} failed: {error}; nothing was changed, but it may wait still"
+        raise CommitOutcomeUnknownError(message, path=shown) from error
