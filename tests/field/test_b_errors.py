@@ -150,7 +150,8 @@ def test_b17_an_error_of_close_is_a_failed_write(root: Path, files: int, error: 
     before = tree(root)
     closes = [c for c in each_call(code, root, calls=("close", "write")) if _kind(c.paths[0]) in ("token", "intent")]
     written = {c.paths[0] for c in closes if c.name == "write"}
-    closes = [c for c in closes if c.name == "close" and c.paths[0] in written]
+    first = {c.paths[0]: c for c in reversed(closes) if c.name == "close" and c.paths[0] in written}
+    closes = list(first.values())  # later ones are of descriptors that were opened to sync, and nothing was written to
     assert len(closes) > files
     chosen = closes if DEEP else [closes[0], closes[-1], closes[len(closes) // 2]]
     for call in chosen:
@@ -158,9 +159,6 @@ def test_b17_an_error_of_close_is_a_failed_write(root: Path, files: int, error: 
             for number in range(files):
                 tx.write(str(number), "old")
         done = traced(code, root, faults=[Fault("close", error=error, when=call.nth)])
-        if _kind(call.paths[0]) == "intent" and not done.stdout:
-            assert set(tree(root).values()) == {b"new"}, "that descriptor was opened to sync it; nothing was written"
-            continue
         assert done.check().stdout == f"before {getattr(errno, error)}\n", call
         assert tree(root) == before
         assert problems(root) == []
