@@ -214,6 +214,7 @@ class Staging(View[Token]):
                 deletes.append(Operation(-1, "delete", path, old=self._identity(path, found)))
             if isinstance(entry, Directory) and kind != "dir":
                 comes.append(Operation(-1, "mkdir", path, meta=entry.meta))
+        self._require_empty(goes, {op.path for op in (*deletes, *goes)})
         operations = [*deletes, *reversed(goes), *comes, *writes]
         directories = {_paths.split(op.path)[0] for op in operations}
         self._require_own_directories(directories.union(op.path for op in goes))
@@ -224,6 +225,12 @@ class Staging(View[Token]):
                 continue
             self.tree.require_same_mount(directory)
         return operations
+
+    def _require_empty(self, directories: list[Operation], gone: set[bytes]) -> None:
+        for op in directories:
+            if any(_paths.join(op.path, name) not in gone for name in self.fs.listdir(self.tree.open_dir(op.path))):
+                message = "somebody else has put something into the directory"
+                raise OSError(errno.ENOTEMPTY, message, _paths.decode(op.path))
 
     def _require_own_name(self, names: dict[tuple[bytes, int], bytes], path: bytes, found: Stat) -> None:
         """Refuse two entries that are one file, unless as two hard links: one would undo the other."""

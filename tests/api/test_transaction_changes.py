@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.boundary import tree
 from txfiles import FileTransaction
-from txfiles.errors import InvalidPathError, TxFilesError
+from txfiles.errors import CommitError, InvalidPathError, TxFilesError
 
 
 def _private(root: Path) -> list[str]:
@@ -118,6 +118,21 @@ def test_delete_tree_through_a_link(root: Path) -> None:
     with FileTransaction(root) as tx:
         tx.delete_tree("dirlink/e")
     assert "d/e" not in tree(root)
+
+
+@pytest.mark.parametrize("how", ["delete_tree", "move"])
+def test_a_directory_in_which_somebody_puts_something_stays(root: Path, how: str) -> None:
+    """Found out before the commit point, so that a crash leaves nothing to decide."""
+    _fill(root)
+    before = tree(root)
+    tx = FileTransaction(root).begin()
+    tx.delete_tree("d") if how == "delete_tree" else tx.move("d", "new")
+    (root / "d/e/theirs").touch()
+    with pytest.raises(CommitError) as caught:
+        tx.commit()
+    assert (caught.value.path, caught.value.outcome) == ("d/e", "before")
+    assert tree(root) == before | {"d/e/theirs": b""}
+    assert _private(root) == ["format", "lock"]
 
 
 # -- move -----------------------------------------------------------------------------------------------------------
