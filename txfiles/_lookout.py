@@ -6,7 +6,7 @@ import errno
 import re
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from txfiles import _inventory, _journal, _layout, _paths
 from txfiles._evidence import Evidence
@@ -111,6 +111,7 @@ class Lookout:
         self.head: tuple[int, int] | None = None
         self.tree = Tree(fs, self.root_fd, root)
         self.intents: frozenset[bytes] | None = None
+        self._head_time = 0
         self._home: Home | None = None
         self._judged: tuple[Look, list[Standing]] = AT_REST, []
 
@@ -143,6 +144,12 @@ class Lookout:
         except FileNotFoundError:
             return None
         return found.st_dev, found.st_ino, found.st_mtime_ns
+
+    def mark_is_kept(self, mark: Mark | None) -> TypeGuard[Mark]:
+        """Whether the file system gives a directory a new time when its entries change: it did so after HEAD was
+        written. Simulated time is no time.
+        """
+        return mark is not None and 0 < self._head_time <= mark[2] and self.fs.lock_factory is None
 
     def look(self) -> Look:
         """Journals first: a commit that ends after they were listed replaces HEAD, and that is seen next.
@@ -236,12 +243,12 @@ class Lookout:
         if self.head_fd >= 0:
             release(self.fs, self.head_fd)
             self.head_fd = -1
-        self.head = None
+        self.head, self._head_time = None, 0
         if self.private_fd >= 0 or self._has_private():
             with suppress(FileNotFoundError):
                 self.head_fd = self.fs.open_read(self.private_fd, _layout.HEAD)
                 found = self.fs.fstat(self.head_fd)
-                self.head = found.st_dev, found.st_ino
+                self.head, self._head_time = (found.st_dev, found.st_ino), found.st_mtime_ns
 
     def read_head(self) -> Journal | None:
         """The adopted HEAD; `None` too for one that a power loss left unreadable, as for writers."""

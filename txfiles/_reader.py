@@ -127,6 +127,7 @@ class Reader:
             if self._hopeful:
                 self._hope(follow)
                 return True
+            self._at_rest = False
             lookout.adopt_head()
             lookout.require_format()
             self.version = lookout.version()
@@ -248,8 +249,9 @@ class Reader:
         return False
 
     def _note_rest(self) -> None:
-        self._lookout.intents = frozenset()
-        if self._mark is not None and self._fs.lock_factory is None and self._lookout.mark() == self._mark:
+        lookout = self._lookout
+        lookout.intents = _NO_JOURNALS
+        if lookout.mark_is_kept(self._mark) and lookout.mark() == self._mark:
             rest.examined(self._mark, self._began, self.version)
 
     def _leave_rest(self) -> None:
@@ -257,7 +259,7 @@ class Reader:
         if self._hopeful:
             raise Moved
         self._at_rest = False
-        self._lookout.intents = frozenset()
+        self._lookout.intents = _NO_JOURNALS
         if self._mark is None:
             self._sequence = 0
         elif self._lookout.head_fd < 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -112,29 +113,19 @@ def test_a_state_that_was_read_too_early_and_then_undone_expires(root: Path) -> 
 
 
 class SlowClock(FaultyFS):
-    """The private directory's time stands still, as within one tick of the clock of a file system."""
+    """The time of the private directory stands still: within one tick of its clock, or where nobody keeps it."""
+
+    time = 0
 
     def stat(self, at: int | None, name: bytes) -> Any:
         found = _fs.KernelFS().stat(at, name)
         if name != b".txfiles":
             return found
         fields = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size")
-        return SimpleNamespace(
-            **{field: getattr(found, field) for field in fields}, st_mtime_ns=1_700_000_000_123_456_789
-        )
+        return SimpleNamespace(**{field: getattr(found, field) for field in fields}, st_mtime_ns=self.time)
 
 
-def test_a_root_is_not_taken_for_at_rest_within_a_tick(root: Path) -> None:
-    store = set_up(root)
-    fs: Any = SlowClock(_fs.KernelFS())
-
-    def read(names: list[str]) -> list[bytes]:
-        with _fs.use(fs), store.snapshot(*names) as snap:
-            return [snap.read(name) for name in ("a", "b")]
-
-    for _ in range(3):
-        assert read([]) == read(["a", "b"]) == [b"a 0", b"b 0"]
-
+def die_half_way(root: Path) -> None:
     def write() -> None:
         with FileTransaction(root, durability="process") as tx:
             tx.write("a", "a 1")
@@ -142,8 +133,38 @@ def test_a_root_is_not_taken_for_at_rest_within_a_tick(root: Path) -> None:
 
     killed(write, "rename", 3)
     assert [(root / name).read_text() for name in ("a", "b")] == ["a 1", "b 0"]
-    assert read(["a", "b"]) == [b"a 1", b"b 1"]
-    assert read([]) == [b"a 1", b"b 1"]
+
+
+def read_both(store: FileStore, fs: Any) -> None:
+    found = []
+    for names in ([], ["a", "b"]):
+        with _fs.use(fs), store.snapshot(*names) as snap:
+            found.append([snap.read(name) for name in ("a", "b")])
+    assert found in ([[b"a 0", b"b 0"]] * 2, [[b"a 1", b"b 1"]] * 2)
+
+
+def test_a_root_is_not_taken_for_at_rest_within_a_tick(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = set_up(root)
+    fs = SlowClock(_fs.KernelFS())
+    fs.time = time.time_ns() + 10**12 + 1
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: 1000.0)
+        for _ in range(3):
+            read_both(store, fs)
+    die_half_way(root)
+    read_both(store, fs)
+
+
+@pytest.mark.parametrize("when", [-(10**12), 10**12])
+def test_a_root_is_not_taken_for_at_rest_where_directories_have_no_time_or_a_coarse_one(root: Path, when: int) -> None:
+    store = set_up(root)
+    fs = SlowClock(_fs.KernelFS())
+    fs.time = (time.time_ns() + when) // 10**9 * 10**9 + (when < 0)
+    for _ in range(3):
+        read_both(store, fs)
+        time.sleep(0.06)
+    die_half_way(root)
+    read_both(store, fs)
 
 
 def test_one_commit_between_a_look_and_the_next_is_followed_though_another_is_under_way(root: Path) -> None:
