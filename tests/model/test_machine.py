@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import io
 import json
 import logging
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,44 +27,18 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.model.disk import Dying, Killed, look
 from tests.model.reference import Node, Reference, Tree, file, parent
 from tests.support import DEEP, debris
 from txfiles import FileStore, FileTransaction, _fs, recover, status
 from txfiles.errors import TxFilesError
-from txfiles.testing._faults import FaultyFS
 
 UMASK = 0o022
 Durability = Literal["full", "process"]
-NEED_SPACE = frozenset(("create", "write", "mkdir", "link", "symlink", "rename", "chmod"))
-
-
-class Killed(BaseException):
-    """The process is gone: nothing that it still tries has any effect."""
 
 
 class Undone(Exception):
     """Leaves a block."""
-
-
-class Dying(FaultyFS):
-    """The kernel's file system; the process dies at call `die_at`, or call `fail_at` finds the disk full.
-
-    What the kernel does at a process's end still happens: its descriptors are closed.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(_fs.KernelFS(), self._before)
-        self.die_at: int | None = None
-        self.fail_at: int | None = None
-
-    def _before(self, number: int, name: str) -> None:
-        if name == "close":
-            return
-        if self.die_at is not None and number >= self.die_at:
-            raise Killed(f"at call {number}, {name}")
-        if self.fail_at is not None and number >= self.fail_at and name in NEED_SPACE:
-            self.fail_at = None
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 # -- what the rules are given ---------------------------------------------------------------------------------------
@@ -425,27 +397,6 @@ class Machine(RuleBasedStateMachine):
 def read_through(tx: FileTransaction, path: str) -> object:
     with tx.open(path, "rb") as stream:
         return stream.read()
-
-
-def look(root: Path) -> Tree:
-    """What is on disk, as `shown` gives it."""
-    found: Tree = {}
-    for folder, directories, files in os.walk(root):
-        if folder == str(root) and ".txfiles" in directories:
-            directories.remove(".txfiles")
-        for name in (*directories, *files):
-            path = os.path.join(folder, name)
-            mode = os.lstat(path).st_mode
-            if stat.S_ISLNK(mode):
-                node = Node("link", text=os.readlink(path))
-            elif stat.S_ISDIR(mode):
-                node = Node("dir", stat.S_IMODE(mode))
-            elif stat.S_ISREG(mode):
-                node = Node("file", stat.S_IMODE(mode), Path(path).read_bytes())
-            else:
-                node = Node("special")
-            found[os.path.relpath(path, root)] = node
-    return found
 
 
 def shown(tree: Tree) -> Tree:

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from tests.model.disk import Dying, Killed, look
 from tests.model.reference import Node, Tree
-from tests.model.test_machine import Dying, Killed, look
 from tests.support import DEEP, debris
 from txfiles import FileTransaction, _fs, recover
 from txfiles.errors import TxFilesError
