@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import stat
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from txfiles import _journal, _layout, _paths
 from txfiles._journal import Head, Journal
 from txfiles.errors import JournalCorruptError, JournalVersionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from txfiles._home import Home
     from txfiles._layout import State
 
+T = TypeVar("T")
+
+_LOOKS = 100
 _ORDER: tuple[State, ...] = ("intent", "prepared", "committed", "aborting")
 
 
@@ -55,8 +62,19 @@ def read_head(home: Home) -> Head | None:
     return None if raw is None else _journal.decode_head(raw)
 
 
+def undisturbed(look: Callable[[], T]) -> T:
+    """What `look` finds without the lock; it looks again when a writer at work takes away what it had just listed."""
+    for _ in range(_LOOKS):
+        with contextlib.suppress(FileNotFoundError):
+            return look()
+    return look()
+
+
 def take(home: Home) -> Inventory:
-    """List the private directory and read its journals. Raises `JournalVersionError` for those of a newer txfiles."""
+    """List the private directory and read its journals. Raises `JournalVersionError` for those of a newer txfiles.
+
+    Raises `FileNotFoundError` when a journal goes away meanwhile, which only the holder of the lock can rule out.
+    """
     names = home.names()
     states: dict[str, list[State]] = {}
     loose: dict[str, list[bytes]] = {}
@@ -91,11 +109,14 @@ def _pending(home: Home, tid: str, present: list[State]) -> Pending:
     if state == "prepared" and "intent" in also:
         state, also = "intent", ["prepared"]  # prepare() had not returned: nobody knows of it
     name = _layout.journal(tid, state)
+    shown = _paths.decode(name)
+    raw = home.read(name)
+    if raw is None:
+        raise FileNotFoundError(errno.ENOENT, "went away since the listing", shown)
     found = home.fs.stat(home.private_fd, name)
     pending = Pending(tid, state, None, None, is_process(home, name), False, also)
-    shown = _paths.decode(name)
     try:
-        journal = _journal.decode(home.read(name) or b"", shown)
+        journal = _journal.decode(raw, shown)
         if journal.tid != tid:
             raise JournalCorruptError(f"the journal {shown} is that of another transaction", path=shown)
     except JournalVersionError:

@@ -80,7 +80,7 @@ def recover(root: AnyPath, *, timeout: float | None = 10.0, on_conflict: OnConfl
     if home is None:
         return RecoveryReport()
     try:
-        found = _inventory.take(home)
+        found = _inventory.undisturbed(lambda: _inventory.take(home))
         if found.resting:
             check_format(home, found)
             return RecoveryReport()  # also where nothing can be locked, on a read-only mount
@@ -101,30 +101,39 @@ def verify(root: AnyPath) -> list[str]:
     if home is None:
         return []
     try:
-        problems = []
-        found = _inventory.take(home)
-        if not home.format_is_ours() and (found.head is not None or _layout.FORMAT in found.names):
-            problems.append("the format file is missing or damaged")
-        if found.head is None and _layout.HEAD in found.names and not _inventory.is_process(home, _layout.HEAD):
-            problems.append("HEAD is damaged; it does no harm, the next commit replaces it")
-        for pending in found.pending:
-            if pending.journal is None:
-                if pending.state != "intent":
-                    problems.append(str(pending.error))
-                continue
-            evidence = Evidence(home, pending.journal, same_tree=pending.same_tree)
-            try:
-                if pending.state == "aborting":
-                    evidence.conflicts_undo()
-                elif pending.state == "committed" or evidence.proves_commit():
-                    evidence.conflicts_forward()
-            except RecoveryError as error:
-                problems.append(str(error))
-        return problems + [f"{_paths.decode(name)} is not a file of txfiles" for name in found.unknown]
+        before = None
+        while True:
+            problems = _inventory.undisturbed(lambda: _problems(home))
+            if not problems or problems == before:
+                return problems
+            before = problems  # a writer at work may have changed things between two questions: ask again
     except JournalVersionError as error:
         return [str(error)]
     finally:
         home.close()
+
+
+def _problems(home: Home) -> list[str]:
+    problems = []
+    found = _inventory.take(home)
+    if not home.format_is_ours() and (found.head is not None or _layout.FORMAT in found.names):
+        problems.append("the format file is missing or damaged")
+    if found.head is None and _layout.HEAD in found.names and not _inventory.is_process(home, _layout.HEAD):
+        problems.append("HEAD is damaged; it does no harm, the next commit replaces it")
+    for pending in found.pending:
+        if pending.journal is None:
+            if pending.state != "intent":
+                problems.append(str(pending.error))
+            continue
+        evidence = Evidence(home, pending.journal, same_tree=pending.same_tree)
+        try:
+            if pending.state == "aborting":
+                evidence.conflicts_undo()
+            elif pending.state in ("committed", "prepared") or evidence.proves_commit():
+                evidence.conflicts_forward()
+        except RecoveryError as error:
+            problems.append(str(error))
+    return problems + [f"{_paths.decode(name)} is not a file of txfiles" for name in found.unknown]
 
 
 def status(root: AnyPath) -> StoreStatus:
@@ -137,21 +146,26 @@ def status(root: AnyPath) -> StoreStatus:
     if home is None:
         return StoreStatus()
     try:
-        found = _inventory.take(home)
-        out = StoreStatus(unknown=[_paths.decode(name) for name in found.unknown])
-        if not home.format_is_ours() and found.head is not None:
-            out.unknown.append(_paths.decode(_layout.FORMAT))
-        if found.head is not None:
-            out.head = Head(found.head.tid, found.head.seq, found.head.paths)
-        for pending in found.pending:
-            paths = [] if pending.journal is None else pending.journal.paths
-            error = None if pending.error is None else str(pending.error)
-            out.pending.append(PendingTransaction(pending.tid, pending.state, paths, error))
-        live = {pending.tid for pending in found.pending}
-        for tid, names in found.loose.items():
-            for name in names if tid not in live else ():
-                kept = _inventory.keeps_old(home, name, found.head)
-                (out.unknown if kept else out.debris).append(_paths.decode(name))
-        return out
+        return _inventory.undisturbed(lambda: _describe(home))
     finally:
         home.close()
+
+
+def _describe(home: Home) -> StoreStatus:
+    found = _inventory.take(home)
+    out = StoreStatus(unknown=[_paths.decode(name) for name in found.unknown])
+    if not home.format_is_ours() and found.head is not None:
+        out.unknown.append(_paths.decode(_layout.FORMAT))
+    if found.head is not None:
+        out.head = Head(found.head.tid, found.head.seq, found.head.paths)
+    for pending in found.pending:
+        paths = [] if pending.journal is None else pending.journal.paths
+        damaged = pending.error is not None and pending.state != "intent"  # a writer may be writing that one now
+        error = str(pending.error) if damaged else None
+        out.pending.append(PendingTransaction(pending.tid, pending.state, paths, error))
+    live = {pending.tid for pending in found.pending}
+    for tid, names in found.loose.items():
+        for name in names if tid not in live else ():
+            kept = _inventory.keeps_old(home, name, found.head)
+            (out.unknown if kept else out.debris).append(_paths.decode(name))
+    return out

@@ -14,6 +14,7 @@ import pytest
 from tests.support.boundary import killed, tree
 from txfiles import FileStore, FileTransaction, RecoveryReport, StoreStatus
 from txfiles.errors import ConflictError, LockTimeoutError, NestedTransactionError, SnapshotExpiredError
+from txfiles.recovery import verify
 
 
 def _put(store: FileStore, path: str, content: str) -> None:
@@ -85,6 +86,32 @@ def test_one_store_in_many_threads(root: Path) -> None:
     for thread in threads:
         thread.join()
     assert tree(root) == {"n": b"80"}
+
+
+def test_status_and_verify_beside_writers_at_work(root: Path) -> None:
+    """What a writer takes away or is still writing while it is looked at is neither an error nor damage."""
+    store = FileStore(root, durability="process")
+    done = threading.Event()
+
+    def write() -> None:
+        while not done.is_set():
+            with store.transaction() as tx:
+                for name in "abcd":
+                    tx.write(name, os.urandom(8))
+
+    writers = [threading.Thread(target=write) for _ in range(3)]
+    for thread in writers:
+        thread.start()
+    try:
+        for _ in range(1000):
+            found = store.status()
+            assert found.unknown == []
+            assert [one.error for one in found.pending if one.error] == []
+            assert verify(root) == []
+    finally:
+        done.set()
+        for thread in writers:
+            thread.join()
 
 
 def test_recover_and_status_of_a_store(root: Path) -> None:

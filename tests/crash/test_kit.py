@@ -287,6 +287,7 @@ def _pytest(where: Path, *words: str) -> str:
     (where / "test_save.py").write_text(SAMPLE)
     (where / "pytest.ini").touch()
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    env.pop("CI", None)  # with it pytest prints whole messages once more
     argv = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "txfiles.testing.plugin", "-p", "no:cacheprovider"]
     argv += ["--basetemp", str(where / "temporary")]
     done = subprocess.run([*argv, *words], cwd=where, env=env, capture_output=True, text=True, check=False)
