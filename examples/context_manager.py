@@ -21,53 +21,60 @@ import signal
 import sys
 import tempfile
 import time
+from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from txfiles import FileTransaction, recover
+from txfiles import JsonDocuments, recover
 from txfiles.testing import killed_at_call
 
-FILES = ("messages", "metadata", "state", "global_context")
+EMPTY: dict[str, Any] = {
+    "messages": [],
+    "metadata": {"last_updated": None, "message_count": 0},
+    "state": {},
+    "global_context": {},
+}
 
 
 class ContextManager:
     """The messages and the state of one conversation, kept in `directory`."""
 
+    messages: list[dict[str, Any]]
+    metadata: dict[str, Any]
+    state: dict[str, Any]
+    global_context: dict[str, Any]
+
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
-        self.messages: list[dict[str, Any]] = []
-        self.metadata: dict[str, Any] = {"last_updated": None, "message_count": 0}
-        self.state: dict[str, Any] = {}
-        self.global_context: dict[str, Any] = {}
+        self.documents = JsonDocuments(directory, EMPTY, create=True)
+        vars(self).update(deepcopy(EMPTY))
+
+    def load(self) -> None:
+        """Finish or undo what a crash left, then read the four files in one state."""
+        vars(self).update(self.documents.load())
+
+    def save(self) -> None:
+        """Replace the four files together."""
+        self.count()
+        self.documents.save(**{name: getattr(self, name) for name in EMPTY})
 
     def add(self, role: str, text: str) -> None:
         self.messages.append({"role": role, "text": text})
         self.state["last_role"] = role
         self.global_context["turns"] = len(self.messages)
 
-    def save(self) -> None:
-        """Replace the four files together."""
+    def count(self) -> None:
         self.metadata = {"last_updated": datetime.now(UTC).isoformat(), "message_count": len(self.messages)}
-        with FileTransaction(self.directory, create=True) as tx:
-            for name in FILES:
-                tx.write_json(f"{name}.json", getattr(self, name))
-
-    def load(self) -> None:
-        """Finish or undo what a crash left, then read the four files in one state."""
-        with FileTransaction(self.directory, create=True) as tx:  # recovers as it begins
-            for name in FILES:
-                if tx.exists(f"{name}.json"):
-                    setattr(self, name, tx.read_json(f"{name}.json"))
 
 
 class NaiveContextManager(ContextManager):
     """The usual cure: each file is whole, the set is not."""
 
     def save(self) -> None:
-        self.metadata = {"last_updated": datetime.now(UTC).isoformat(), "message_count": len(self.messages)}
+        self.count()
         self.directory.mkdir(parents=True, exist_ok=True)
-        for name in FILES:
+        for name in EMPTY:
             temp = self.directory / f"{name}.tmp"
             with temp.open("w") as file:
                 json.dump(getattr(self, name), file, indent=2)
@@ -79,7 +86,7 @@ class NaiveContextManager(ContextManager):
 def disagreement(directory: Path) -> str | None:
     """What is wrong between the four files, read as any program would; `None` if they agree."""
     try:
-        messages, metadata, state, context = (json.loads((directory / f"{n}.json").read_text()) for n in FILES)
+        messages, metadata, state, context = (json.loads((directory / f"{n}.json").read_text()) for n in EMPTY)
     except (OSError, ValueError) as error:
         return f"a file cannot be read: {error}"
     counts = {len(messages), metadata["message_count"], context["turns"]}
