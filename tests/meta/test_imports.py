@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "txfiles"
 # The architecture, top to bottom. Modules of one row do not know each other. A package stands for all its modules.
 LAYERS = """
     __main__
-    cli
+    cli  integrations
     testing
     __init__  _progress
     documents
@@ -51,6 +51,8 @@ ONLY_IN = {
     "orjson": {"_json", "_journal"},
     "asyncio": {"aio"},
     "argparse": {"cli", "testing"},
+    "fsspec": {"integrations"},
+    "transaction": {"integrations"},
 }
 
 ROWS = {name: row for row, line in enumerate(LAYERS.split("\n")) for name in line.split()}
