@@ -5,13 +5,15 @@
 ...     tx.write("b.json", b"...")
 """
 
-from txfiles import errors
-from txfiles.documents import JsonDocuments
-from txfiles.prepared import commit_prepared, rollback_prepared
-from txfiles.recovery import RecoveryReport, StoreStatus, recover, status
-from txfiles.snapshot import Snapshot
-from txfiles.store import FileStore
-from txfiles.transaction import FileTransaction
+TYPE_CHECKING = False  # as type checkers know it; importing typing takes longer than all of this
+if TYPE_CHECKING:
+    from txfiles import errors
+    from txfiles.documents import JsonDocuments
+    from txfiles.prepared import commit_prepared, rollback_prepared
+    from txfiles.recovery import RecoveryReport, StoreStatus, recover, status
+    from txfiles.snapshot import Snapshot
+    from txfiles.store import FileStore
+    from txfiles.transaction import FileTransaction
 
 __version__ = "0.1.0"
 
@@ -29,3 +31,33 @@ __all__ = [
     "rollback_prepared",
     "status",
 ]
+
+_MODULES = {
+    "FileStore": "store",
+    "FileTransaction": "transaction",
+    "JsonDocuments": "documents",
+    "RecoveryReport": "recovery",
+    "Snapshot": "snapshot",
+    "StoreStatus": "recovery",
+    "commit_prepared": "prepared",
+    "recover": "recovery",
+    "rollback_prepared": "prepared",
+    "status": "recovery",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for (PEP 562): who only recovers at start does not wait for the rest."""
+    from importlib import import_module
+
+    if name == "errors":
+        return import_module("txfiles.errors")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'txfiles' has no attribute {name!r}")
+    value: object = getattr(import_module(f"txfiles.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from txfiles import _layout, _paths
 from txfiles.errors import JournalCorruptError, JournalVersionError
@@ -31,8 +31,7 @@ _HEAD = re.compile(rb"txfiles journal ([0-9]{1,9}) ([0-9]{1,12}) ([0-9a-f]{64})\
 _TAINT = re.compile(rb"sync failed ([0-9a-f-]{1,64})\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """What tells one version of a file from another. `link` is the text of a symbolic link, `None` for a file.
 
     The inode is a hint: it says nothing in a copied tree, and may be used again. Never the device number, which
@@ -45,8 +44,7 @@ class Identity:
     link: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(NamedTuple):
     """Mode bits (07777), owner, group and extended attributes (POSIX ACLs are among them), sorted by name."""
 
     mode: int

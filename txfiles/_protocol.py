@@ -157,7 +157,7 @@ def _secure(home: Home, staging: Staging, op: Operation) -> Operation:
         raise _meddled(op)
     if op.old is None:
         return op
-    return replace(op, old=tokens.link_old(home.tree, op))
+    return Operation(op.index, op.kind, op.path, tokens.link_old(home.tree, op), op.new, op.digest, op.meta)
 
 
 def _directories(home: Home, operations: list[Operation]) -> tuple[tuple[bytes, int], ...]:

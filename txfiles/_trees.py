@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import re
 import stat
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from txfiles import _paths
@@ -184,4 +183,4 @@ def _copied(staging: Staging, source: bytes, target: bytes, *, is_dir: bool = Fa
     exists = staging.look(target) is not None
     owner = staging.meta_of(target) if exists else staging.meta_for_new(target, is_dir=is_dir)
     kept = meta.mode if (meta.uid, meta.gid) == (owner.uid, owner.gid) else meta.mode & 0o1777
-    return replace(meta, mode=kept, uid=owner.uid, gid=owner.gid)
+    return meta._replace(mode=kept, uid=owner.uid, gid=owner.gid)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from txfiles import _paths
 from txfiles._tree import Node, Tree, kind_of, resolve
@@ -32,8 +31,7 @@ class Absent:
     """There is nothing at the path in this view."""
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(NamedTuple):
     """There is a directory at the path in this view, whether or not it is on disk."""
 
     meta: Meta
