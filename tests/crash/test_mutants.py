@@ -40,7 +40,7 @@ def _run(names: list[str], *options: str) -> Outcomes:
 
 @pytest.mark.parametrize("name", EXTRA)
 def test_nothing_is_found_without_a_mutant(name: str) -> None:
-    explore(EVERYTHING[name], (256, 8) if DEEP else (8,))
+    explore(EVERYTHING[name], (256, 8) if DEEP else (32,))
 
 
 @pytest.mark.parametrize("mutant", [mutant.name for mutant in mutants.MUTANTS])
