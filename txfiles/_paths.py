@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from txfiles._layout import PRIVATE
-from txfiles.errors import InvalidPathError
+from txfiles.errors import InvalidPathError, TxFilesError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Protocol
 
     class PathLike(Protocol):
@@ -32,6 +34,20 @@ def decode(path: bytes) -> str:
 
 def encode(path: str) -> bytes:
     return path.encode(sys.getfilesystemencoding(), "surrogateescape")
+
+
+@contextmanager
+def naming(path: bytes) -> Iterator[None]:
+    """A system error in the block names `path`, unless it has the name of a file already.
+
+    The name that a bare call was given, in bytes and relative to some directory, tells nobody anything.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error, TxFilesError) and not isinstance(error.filename, str):
+            error.filename = decode(path)
+        raise
 
 
 def to_bytes(path: AnyPath) -> bytes:

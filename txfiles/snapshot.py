@@ -96,7 +96,8 @@ class Snapshot:
             raise TransactionClosedError("the snapshot was entered already; make a new one")
         reader = Reader(self._fs, self._root, self._timeout, durable=self._durable)
         try:
-            files = reader.begin(self._pins, follow=not self._names)
+            with _paths.naming(self._root):
+                files = reader.begin(self._pins, follow=not self._names)
             self._pinned = dict(zip(self._names, files, strict=True))
         except BaseException:
             reader.close()
@@ -140,7 +141,8 @@ class Snapshot:
                 return self._content(name, self._pinned[name])
             question = _Files(self._fs, (name,))
             try:
-                files = reader.ask(question)
+                with _paths.naming(name):
+                    files = reader.ask(question)
             except OSError as error:
                 self._answers["file", name] = type(error)
                 raise
@@ -153,7 +155,8 @@ class Snapshot:
         self._answers["file", name] = FileNotFoundError if file is None else file
         if file is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", _paths.decode(name))
-        return file.content(self._fs)
+        with _paths.naming(name):
+            return file.content(self._fs)
 
     def read_text(self, path: AnyPath) -> str:
         """The same, decoded from UTF-8; newlines as they are. Raises `UnicodeDecodeError`."""
@@ -293,10 +296,13 @@ def _open(fs: FileSystem, view: View[C], path: bytes) -> _File:
     except OSError as error:
         error.filename = _paths.decode(path)
         raise
-    found = fs.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+    try:
+        found = fs.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise refuse_special(path)
+    except BaseException:
         release(fs, fd)
-        raise refuse_special(path)
+        raise
     return _File(found, fd)
 
 

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterable
 from contextlib import contextmanager
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from txfiles import _fs, _json, _paths, _streams, _trees, _two_phase
@@ -113,15 +114,16 @@ class FileTransaction:
             raise TransactionClosedError("the transaction has begun already; make a new one")
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         while True:
-            home = Home.open(self._fs, self._root, create=self._create, durable=self._durability == "full")
-            try:
-                waiting = self._enter(home, deadline)
-                if waiting is None:
-                    return self
-            except BaseException:
-                run_to_end(home.close)
-                raise
-            home.close()
+            with _paths.naming(self._root):
+                home = Home.open(self._fs, self._root, create=self._create, durable=self._durability == "full")
+                try:
+                    waiting = self._enter(home, deadline)
+                    if waiting is None:
+                        return self
+                except BaseException:
+                    run_to_end(home.close)
+                    raise
+                home.close()
             if deadline is not None and time.monotonic() >= deadline:
                 raise LockTimeoutError(waiting, path=_paths.decode(self._root))
             time.sleep(_WAIT_FOR_DECISION)
@@ -284,7 +286,7 @@ class FileTransaction:
 
     def read(self, path: AnyPath) -> bytes:
         """The content of a file, as staged or else as on disk. Raises `OSError` and `InvalidPathError`."""
-        with self._call() as staging:
+        with self._call() as staging, _paths.naming(_paths.to_bytes(path)):
             fd = self._open_to_read(staging, path)
             try:
                 chunks = []
@@ -505,7 +507,9 @@ class FileTransaction:
 
     def _target(self, staging: Staging, path: AnyPath) -> Place:
         """Where a file is to be written: absent, or regular and not write-protected."""
-        place = staging.place(_paths.normalize(path))
+        normal = _paths.normalize(path)
+        with _paths.naming(normal):
+            place = staging.place(normal)
         if place.meta is not None and not place.meta.mode & 0o222 and self._fs.ids()[0] != 0:
             raise PermissionError(errno.EACCES, "the file is write-protected", _paths.decode(place.path))
         return place
@@ -518,12 +522,16 @@ class FileTransaction:
         return resolved
 
     def _stage(self, staging: Staging, place: Place, chunks: Iterable[bytes | memoryview]) -> None:
-        writer = self._tokens.new()
+        naming = partial(_paths.naming, place.path)
+        with naming():
+            writer = self._tokens.new()
         try:
-            for chunk in chunks:
+            for chunk in chunks:  # whose own errors are not about this file
                 self._require_open()  # a generator may have ended the transaction
-                writer.write(chunk)
-            self._put(staging, place, writer)
+                with naming():
+                    writer.write(chunk)
+            with naming():
+                self._put(staging, place, writer)
         finally:
             writer.discard()
 
@@ -542,9 +550,12 @@ class FileTransaction:
         except OSError as error:
             error.filename = _paths.decode(resolved)
             raise
-        if not stat.S_ISREG(self._fs.fstat(fd).st_mode):
+        try:
+            if not stat.S_ISREG(self._fs.fstat(fd).st_mode):
+                raise refuse_special(resolved)
+        except BaseException:
             release(self._fs, fd)
-            raise refuse_special(resolved)
+            raise
         return fd
 
     def _read_chunks(self, staging: Staging, resolved: bytes) -> Iterator[bytes]:
