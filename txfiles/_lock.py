@@ -56,6 +56,7 @@ class Lock(Protocol):
     @property
     def held(self) -> bool: ...
     def acquire(self, timeout: float | None, owner: object) -> None: ...
+    def stop_waiting(self) -> None: ...
     def check(self) -> None: ...
     def release(self) -> None: ...
 
@@ -103,6 +104,8 @@ class RootLock:
 
     def __init__(self, fs: FileSystem, private_fd: int, root: bytes) -> None:
         self._ticket: _Ticket | None = None
+        self._waiting: _Ticket | None = None
+        self._stopped = False
         self._fs = fs
         self._private_fd = private_fd
         self._path = decode(b"/".join((root.rstrip(b"/"), PRIVATE, LOCK)))
@@ -124,19 +127,29 @@ class RootLock:
         if self.held:
             raise NestedTransactionError(f"{self._path!r} is already locked by this transaction", path=self._path)
         wait = _Wait(timeout, self._path)
-        ticket = _Ticket(self._fs, owner)
+        ticket = self._waiting = _Ticket(self._fs, owner)
         try:
             private = self._fs.fstat(self._private_fd)
             if not ticket.join((private.st_dev, private.st_ino)):
                 message = f"this thread or task already has a transaction that locks {self._path!r}"
                 raise NestedTransactionError(message, path=self._path)
-            if not ticket.turn.acquire(timeout=wait.left()):
+            if self._stopped or not ticket.turn.acquire(timeout=wait.left()) or self._stopped:
                 raise wait.timed_out()
             self._lock(ticket, private, wait)
             self._ticket = ticket
         except BaseException:
             _end(ticket)
             raise
+        finally:
+            self._waiting = None
+
+    def stop_waiting(self) -> None:
+        """From another thread: `acquire`, now or later, ends with `LockTimeoutError` unless it is about to succeed."""
+        self._stopped = True
+        ticket = self._waiting
+        if ticket is not None:
+            with _mutex:
+                ticket.wake()
 
     def check(self) -> None:
         """Raise `ConflictError` unless the lock file that is held is still the one on disk."""
@@ -165,6 +178,8 @@ class RootLock:
             except OSError as error:
                 raise self._named(error) from error
             while not self._try(ticket):
+                if self._stopped:
+                    raise wait.timed_out()
                 wait.sleep()
                 ticket.queue.met_others()
             if self._is_on_disk(ticket.fd):

@@ -92,7 +92,7 @@ def wait_for_queue(private_fd: int, *, waiters: int) -> None:
     """Wait until so many tickets stand in the queue of this process."""
     found = os.fstat(private_fd)
     limit = time.monotonic() + 10
-    while len(_lock._queues[found.st_dev, found.st_ino].tickets) != waiters:
+    while len(_lock._queues.get((found.st_dev, found.st_ino), _lock._no_queue).tickets) != waiters:
         assert time.monotonic() < limit
         time.sleep(0.001)
 
@@ -335,6 +335,51 @@ def test_many_roots_are_not_remembered_for_ever(tmp_path: Path) -> None:
         lock.release()
         os.close(fd)
     assert len(_lock._queues) <= _lock._IDLE_QUEUES
+
+
+# Who stops waiting
+
+
+@pytest.mark.parametrize("holder", ["this process", "another process"])
+def test_a_wait_can_be_stopped_from_another_thread(
+    home: Path, private_fd: int, lock: _lock.RootLock, holder: str
+) -> None:
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            mine.acquire(None, "waiter")
+        except LockTimeoutError as error:
+            ended.append(error)
+
+    def stop() -> None:
+        thread = threading.Thread(target=wait)
+        thread.start()
+        wait_for_queue(private_fd, waiters=2 if holder == "this process" else 1)
+        mine.stop_waiting()
+        thread.join(10)
+
+    mine = another(home, private_fd)
+    if holder == "this process":
+        lock.acquire(0, "holder")
+        stop()
+        lock.check()
+        lock.release()
+    else:
+        with child(HOLD, home) as other:
+            other.expect("held")
+            stop()
+            other.send()
+    assert len(ended) == 1
+    assert not mine.held
+    another(home, private_fd).acquire(0, "waiter")
+
+
+def test_a_wait_stopped_before_it_began(home: Path, private_fd: int, lock: _lock.RootLock) -> None:
+    lock.stop_waiting()
+    with pytest.raises(LockTimeoutError):
+        lock.acquire(None, 1)
+    assert is_free(home)
 
 
 # Owners

@@ -44,6 +44,9 @@ class SimLock:
         self._fd, self._ino, self._owner = fd, key, owner
         self._fs.locks[key] = self
 
+    def stop_waiting(self) -> None:
+        pass
+
     def check(self) -> None:
         """Raise `ConflictError` unless the lock file that is held is still the one on disk."""
         if not self.held:
