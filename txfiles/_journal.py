@@ -92,11 +92,6 @@ class Journal:
         return sorted({_paths.decode(op.path) for op in self.ops})
 
 
-def digest() -> hashlib.blake2b:
-    """A new digest of file contents: BLAKE2b (RFC 7693) with 256 bits."""
-    return hashlib.blake2b(digest_size=32)
-
-
 class Head:
     """The last settled transaction, as far as the next one needs it: its number, and what it vouches for.
 

@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from txfiles import _journal, _layout, _metadata, _paths
+from txfiles import _layout, _metadata, _paths
+from txfiles._digest import Digest
 from txfiles._fs import release
 from txfiles._journal import Identity, Meta, Operation
 from txfiles.errors import ConflictError, UnsupportedFilesystemError
@@ -205,7 +206,7 @@ class Writer:
         self._tokens = tokens
         self._fs = tokens.fs
         self._fd = fd
-        self._digest = _journal.digest()
+        self._digest = Digest()
         self._started = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
@@ -262,13 +263,13 @@ def identity_of(found: Stat, link: bytes | None = None) -> Identity:
 
 
 def digest_of_link(text: bytes) -> str:
-    digest = _journal.digest()
+    digest = Digest()
     digest.update(text)
     return digest.hexdigest()
 
 
 def digest_of_file(fs: FileSystem, at: int, name: bytes) -> str:
-    digest = _journal.digest()
+    digest = Digest()
     fd = fs.open_read(at, name)
     try:
         while chunk := fs.read(fd, _STEP):

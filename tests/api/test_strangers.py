@@ -17,6 +17,7 @@ pytestmark = pytest.mark.needs("users")
 
 _PLANT = """
     from txfiles import _journal, _layout
+    from txfiles._digest import Digest
     from txfiles._journal import Identity, Journal, Meta, Operation
     root, tid = sys.argv[1], "ab" * 16
     private = root + "/.txfiles"
@@ -30,7 +31,7 @@ _PLANT = """
     def identity(path):
         found = os.stat(path)
         return Identity(found.st_ino, found.st_size, found.st_mtime_ns)
-    digest = _journal.digest()
+    digest = Digest()
     digest.update(b"planted")
     victim, meta = identity(root + "/victim"), Meta(os.stat(token).st_mode & 0o7777, os.getuid(), os.getgid())
     op = Operation(0, "write", b"victim", victim, identity(token), digest.hexdigest(), meta)

@@ -37,7 +37,7 @@ LAYERS = """
     _fs
     _journal
     _paths
-    _layout
+    _layout  _digest
     errors
 """
 

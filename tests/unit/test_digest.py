@@ -1,0 +1,65 @@
+"""The digest of a content: the same however it is cut, and another for every change."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txfiles import _digest
+from txfiles._digest import Digest
+
+
+def _of(data: bytes, *cuts: int) -> str:
+    digest = Digest()
+    for start, end in zip((0, *sorted(cuts)), (*sorted(cuts), len(data)), strict=True):
+        digest.update(memoryview(data)[start:end])
+    return digest.hexdigest()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_digest, "WHOLE", 64)
+    monkeypatch.setattr(_digest, "BLOCK", 16)
+
+
+def test_of_what_is_short_it_is_blake2b_256() -> None:
+    data = random.Random(1).randbytes(_digest.WHOLE)
+    assert _of(b"abc") == hashlib.blake2b(b"abc", digest_size=32).hexdigest()
+    assert _of(data) == hashlib.blake2b(data, digest_size=32).hexdigest()
+
+
+def test_of_what_is_longer_it_is_that_of_the_sums_of_its_blocks_too() -> None:
+    data = random.Random(1).randbytes(_digest.WHOLE + _digest.BLOCK + 5)
+    first, block, rest = data[: _digest.WHOLE], data[_digest.WHOLE : -5], data[-5:]
+    sums = b"".join(zlib.crc32(part).to_bytes(4, "big") for part in (block, rest))
+    assert _of(data) == hashlib.blake2b(first + sums, digest_size=32).hexdigest()
+
+
+@pytest.mark.usefixtures("small")
+def test_where_it_is_cut_and_when_it_is_asked_changes_nothing() -> None:
+    @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=6))
+    def run(data: bytes, cuts: list[int]) -> None:
+        assert _of(data, *(min(cut, len(data)) for cut in cuts)) == _of(data)
+        asked = Digest()
+        for byte in data:
+            asked.hexdigest()
+            asked.update(bytes([byte]))
+        assert asked.hexdigest() == _of(data)
+
+    run()
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 79, 80, 81, 96, 200])
+def test_every_change_is_seen(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    others = [data[:n] + bytes([data[n] ^ 1 << n % 8]) + data[n + 1 :] for n in range(size)]  # a bit
+    others += [data[:n] for n in range(size)] + [data + bytes(n) for n in range(1, 40)]  # short, long
+    others += [data[:n] + bytes(size - n) for n in range(size) if any(data[n:])]  # zeros
+    others += [data[:n] + data[n + 16 : n + 32] + data[n : n + 16] + data[n + 32 :] for n in range(0, size - 31, 16)]
+    assert _of(data) not in {_of(other) for other in others}
