@@ -1,0 +1,1 @@
+"""How fast txfiles is, beside what else one could do. `python -m benchmarks --help`."""

@@ -1,0 +1,116 @@
+"""Results as text and as JSON, and how they stand to the targets."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.rounds import Result, p95
+
+
+def heading(environment: Mapping[str, str]) -> str:
+    return "\n".join(f"{key:14} {value}" for key, value in environment.items())
+
+
+def table(result: Result) -> str:
+    """Median, 95th percentile and samples of each competitor, and how many times its median the reference takes."""
+    lines = [
+        f"{result.mode}: {result.case}",
+        f"  {'':14} {'median':>11} {'p95':>11} {'samples':>8} {result.reference + ' / this':>20}",
+    ]
+    reference = result.median(result.reference) if result.reference in result.seconds else None
+    for name in dict.fromkeys([*result.seconds, *result.facts]):
+        line = f"  {name:14}"
+        if seconds := result.seconds.get(name):
+            median = statistics.median(seconds)
+            line += f" {_shown(median)} {_shown(p95(seconds))} {len(seconds):8}"
+            line += f" {reference / median:20.2f}" if reference is not None else " " * 21
+        facts = [f"{key.replace('_', ' ')} {value:.4g}" for key, value in result.facts.get(name, {}).items()]
+        lines.append("  ".join([line, *facts]))
+    return "\n".join(lines)
+
+
+def _shown(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:8.1f} µs"
+    return f"{seconds * 1e3:8.2f} ms" if seconds < 1 else f"{seconds:8.3f} s "
+
+
+def write_json(path: Path, environment: Mapping[str, str], results: Iterable[Result]) -> None:
+    found = {"environment": dict(environment), "results": [result.to_json() for result in results]}
+    path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def read_json(path: Path) -> tuple[dict[str, str], list[Result]]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found["environment"], [Result(**result) for result in found["results"]]
+
+
+class Verdict(NamedTuple):
+    target: str
+    found: float
+    limit: float
+
+    @property
+    def met(self) -> bool:
+        return self.found <= self.limit
+
+    def __str__(self) -> str:
+        return f"  {self.target:58} {self.found:8.3f}  at most {self.limit:<6g} {'met' if self.met else 'NOT MET'}"
+
+
+_RATIOS = [
+    ("save", "4 x 2000 B, rewritten", "txfiles", "sqlite-extra", 1.0),
+    ("save", "4 x 2000 B, rewritten", "txfiles", "serial", 0.45),
+    ("save", "4 x 2000 B, rewritten", "txfiles", "atomic", 0.4),
+    ("save", "32 x 4096 B, rewritten", "txfiles", "sqlite-extra", 1.6),
+    ("save", "32 x 4096 B, rewritten", "txfiles", "serial", 0.2),
+    ("save", "32 x 4096 B, rewritten", "txfiles", "atomic", 0.2),
+    *(("save", f"{files} x 4096 B, rewritten", "txfiles", "atomic", 0.2) for files in (64, 256, 1024, 4096)),
+    ("stream", f"{512 << 20} B", "txfiles", "write+fsync", 1.15),
+    ("save", "4 x 2000 B, rewritten", "process", "rename", 1.5),
+    ("snapshot", "4 x 2000 B", "txfiles", "open+read", 2.0),
+    ("recovery", "10000 x 100 B", "txfiles", "apply", 1.5),
+]
+
+
+def verdicts(results: Iterable[Result]) -> list[Verdict]:
+    """How the results stand to the targets of the project, as far as they were measured."""
+    by_case = {(result.mode, result.case): result for result in results}
+    out = []
+    for mode, case, ours, other, limit in _RATIOS:
+        result = by_case.get((mode, case))
+        if result is not None and ours in result.seconds and other in result.seconds:
+            ratio = result.median(ours) / result.median(other)
+            out.append(Verdict(f"{mode}, {case}: {ours} / {other}", ratio, limit))
+    out += _cost_per_file(by_case)
+    for (mode, _), result in by_case.items():
+        if mode == "opening":
+            few, many = (result.median(name) for name in sorted(result.seconds, key=len))
+            out.append(Verdict("opening, CPU ms, 100,000 files", many * 1e3, 1.0))
+            out.append(Verdict("opening, 100,000 files / 10 files", many / few, 1.1))
+        elif mode == "stream":
+            out.append(Verdict(f"stream, {result.case}: MiB of memory", result.facts["txfiles"]["peak_memory_MiB"], 16))
+        elif mode == "writers":
+            for label, facts in result.facts.items():
+                name, count = label.split()
+                if name == "txfiles" and count != "1":
+                    out.append(Verdict(f"writers, one alone / {count} together", 1 / facts["of_one_writer"], 1.25))
+                    out.append(Verdict(f"writers, {count}: fastest / slowest", facts["fastest_over_slowest"], 3))
+    return out
+
+
+def _cost_per_file(by_case: Mapping[tuple[str, str], Result]) -> list[Verdict]:
+    """The cost of a file must not rise from 64 files on; a tenth is noise."""
+    costs = {
+        files: result.median("txfiles") / files
+        for files in (64, 256, 1024, 4096)
+        if (result := by_case.get(("save", f"{files} x 4096 B, rewritten"))) and "txfiles" in result.seconds
+    }
+    return [
+        Verdict(f"save: cost of one of {more} files / of one of {fewer}", costs[more] / costs[fewer], 1.1)
+        for fewer, more in zip(list(costs), list(costs)[1:], strict=False)
+    ]
