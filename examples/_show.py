@@ -1,0 +1,41 @@
+"""What the examples share: where they work, processes that can be killed, and the usual way to replace one file."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+fork = multiprocessing.get_context("fork")
+
+
+def parser(doc: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=doc.splitlines()[0])
+    made.add_argument("directory", nargs="?", help="where to work, and leave what was made (default: nowhere to stay)")
+    made.add_argument("--naive", action="store_true", help="the usual way, without txfiles, to see what goes wrong")
+    return made
+
+
+@contextmanager
+def workplace(directory: str | None, name: str) -> Iterator[Path]:
+    """The directory `name` below `directory`, or below a temporary one that goes away."""
+    logging.getLogger("txfiles").setLevel(logging.ERROR)  # the examples tell themselves what is recovered
+    with tempfile.TemporaryDirectory() as temporary:
+        place = Path(directory or temporary) / name
+        place.mkdir(parents=True)
+        yield place
+
+
+def replace(path: Path, text: str) -> None:
+    """The usual cure for one file: a temporary file beside it, synced, and renamed over it."""
+    temp = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with temp.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temp.replace(path)
