@@ -1,4 +1,4 @@
-"""Every error that txfiles raises, and what is on disk after it.
+"""Every error that txfiles raises, and what is on disk after it::
 
     TxFilesError(Exception)
     ├ TransactionClosedError            not begun, ended, or begun by another process

@@ -1,13 +1,15 @@
 """What README.md and docs/ show works, and names what there is.
 
 The Python blocks of a page run one after another, as one program in an empty directory. A block after the line
-`<!-- norun -->` need only compile.
+`<!-- norun -->` need only compile; one after `<!-- needs docs -->` runs where the extra `docs` is installed, when
+`.ci/run` builds the site.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from tests.support.documents import blocks, pages, program
 from tests.support.procs import CHECKOUT, run_python
 
 PAGES = pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(CHECKOUT)))
+OTHERS = [*sorted(CHECKOUT.glob("[!R]*.md")), CHECKOUT / "tests/README.md"]
 
 
 @PAGES
@@ -56,7 +59,7 @@ def _used(tree: ast.AST) -> set[str]:
     return found
 
 
-@PAGES
+@pytest.mark.parametrize("page", [*pages(), *OTHERS], ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
@@ -65,6 +68,16 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", text):
         other = page.parent / target if target else page
         assert anchor in _anchors(other.read_text()), f"{page.name}: {target}#{anchor}"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    text = (CHECKOUT / "docs/api.rst").read_text()
+    for name in set(txfiles.__all__) - {"__version__"}:
+        directive = "automodule:: txfiles." if inspect.ismodule(getattr(txfiles, name)) else "auto(class|function):: "
+        assert re.search(rf"^.. {directive}{name}$", text, re.MULTILINE), name
+    for path in (CHECKOUT / "txfiles/integrations").glob("[!_]*.py"):
+        assert f"\n.. automodule:: txfiles.integrations.{path.stem}\n" in text
+    assert "\n.. automodule:: txfiles.testing\n" in text
 
 
 def _anchors(text: str) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,11 +46,16 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def program(text: str) -> str:
-    """The Python blocks of a page as one program, on the lines where they are in the page."""
+def program(text: str, *, without: frozenset[str] = frozenset({"norun", "needs docs"})) -> str:
+    """The Python blocks of a page as one program, on the lines where they are in the page; not those so marked."""
     lines: list[str] = []
     for block in blocks(text):
-        if block.language == "python" and block.mark != "norun":
+        if block.language == "python" and block.mark not in without:
             lines += [""] * (block.line - 1 - len(lines))
             lines += block.code.split("\n")
     return "\n".join(lines)
+
+
+if __name__ == "__main__":  # a page with all its blocks, where the extra `docs` is installed
+    page = Path(sys.argv[1])
+    exec(compile(program(page.read_text(), without=frozenset({"norun"})), page, "exec"), {"__name__": "__main__"})
