@@ -248,13 +248,15 @@ _STATES = ("intent", "committed", "aborting", "prepared")
 
 
 def _tell(home: Home, report: RecoveryReport) -> None:
+    """Log each transaction that was ended, as text and as the fields root, transaction_id, decision and paths."""
+    root = _paths.decode(home.root)
     for word, transactions in (("forward", report.rolled_forward), ("back", report.rolled_back)):
         for done in transactions:
-            _log.warning(
-                "%s: rolled %s transaction %s: %s",
-                _paths.decode(home.root),
-                word,
-                done.transaction_id,
-                ", ".join(map(repr, done.paths)),  # so that any name can be written to any log
-                extra={"root": _paths.decode(home.root), "transaction_id": done.transaction_id, "paths": done.paths},
-            )
+            shown = ", ".join(map(repr, done.paths))  # so that any name can be written to any log
+            fields = {
+                "root": root,
+                "transaction_id": done.transaction_id,
+                "decision": f"roll-{word}",
+                "paths": done.paths,
+            }
+            _log.warning("%s: rolled %s transaction %s: %s", root, word, done.transaction_id, shown, extra=fields)
