@@ -186,7 +186,7 @@ def let_them_work(board: Board, kills: int) -> tuple[int, dict[str, int], int, i
         looks += 1
         wrong += mismatched(board.load())
         if killed < kills and fewest() > 0:
-            slot = killed % WORKERS
+            slot = random.randrange(WORKERS)
             workers[slot].kill()
             workers[slot].join()
             killed += 1
