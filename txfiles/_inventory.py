@@ -50,11 +50,6 @@ class Inventory:
     loose: dict[str, list[bytes]]
     unknown: list[bytes]
 
-    @property
-    def resting(self) -> bool:
-        """Nothing but the permanent files."""
-        return not self.pending and not self.loose and not self.unknown
-
 
 def read_head(home: Home) -> Head | None:
     """The last settled transaction; `None` too where a power loss left that of a process transaction unreadable."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 OnConflict = Literal["raise", "keep-theirs", "roll-forward", "roll-back"]
 
+_STATES = ("intent", "committed", "aborting", "prepared")
 _log = logging.getLogger("txfiles")
 
 
@@ -62,19 +63,21 @@ def rests(home: Home) -> bool:
 def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bool = True) -> RecoveryReport:
     """Bring the root to rest. Raises `RecoveryError` and its kinds; `OSError` where the disk does not answer."""
     report = RecoveryReport()
+    left = set(home.names()) - _layout.PERMANENT
+    if left and (durable or any(_is_durable(home, name) for name in left)):
+        sync_private(home)  # what is seen from here on is what is durable
     found = _inventory.take(home)
     check_format(home, found)
-    if found.resting:
-        return report
-    if durable or any(not pending.process for pending in found.pending):
-        sync_private(home)  # what is seen from here on is what is durable
-        found = _inventory.take(home)
     for pending in found.pending:
         _recover_one(home, pending, found, on_conflict, report)
     _remove_loose(home, found, report)
     report.unknown += [_paths.decode(name) for name in found.unknown]
     _tell(home, report)
     return report
+
+
+def _is_durable(home: Home, name: bytes) -> bool:
+    return _layout.parse(name).kind in _STATES and not _inventory.is_process(home, name)
 
 
 def ensure_format(home: Home) -> None:
@@ -233,6 +236,8 @@ def conflict(conflicts: list[Operation], what: str = "decide with on_conflict") 
 
 def _remove_loose(home: Home, found: Inventory, report: RecoveryReport) -> None:
     """Remove tokens and old files of transactions that are over. Those that a journal still needs stay."""
+    if not found.loose:
+        return
     head = _inventory.read_head(home)
     there = home.names()
     live = {_layout.parse(name).tid for name in there if _layout.parse(name).kind in _STATES}
@@ -242,9 +247,6 @@ def _remove_loose(home: Home, found: Inventory, report: RecoveryReport) -> None:
         for name in sorted(set(there).intersection(names)):  # the others went with their transaction
             gone = not _inventory.keeps_old(home, name, head) and home.discard(name)
             (report.removed if gone else report.unknown).append(_paths.decode(name))
-
-
-_STATES = ("intent", "committed", "aborting", "prepared")
 
 
 def _tell(home: Home, report: RecoveryReport) -> None:

@@ -80,9 +80,8 @@ def recover(root: AnyPath, *, timeout: float | None = 10.0, on_conflict: OnConfl
     if home is None:
         return RecoveryReport()
     try:
-        found = _inventory.undisturbed(lambda: _inventory.take(home))
-        if found.resting:
-            check_format(home, found)
+        if set(home.names()) <= _layout.PERMANENT:
+            check_format(home, _inventory.undisturbed(lambda: _inventory.take(home)))
             return RecoveryReport()  # also where nothing can be locked, on a read-only mount
         home.lock.acquire(timeout, threading.current_thread())
         return recover_locked(home, on_conflict=on_conflict)
