@@ -22,6 +22,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
 myst_heading_anchors = 3  # of #fragments, as code hosts make them
 autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # of fsspec and others
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 88

@@ -63,7 +63,7 @@ class JsonDocuments:
 
     @property
     def store(self) -> FileStore:
-        """The root and its settings: to recover at start-up, to wait for changes, to change other files."""
+        """The root and its settings, to recover at start-up, to wait for changes, to change other files."""
         return self._store
 
     def load(self) -> dict[str, Any]:

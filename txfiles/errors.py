@@ -4,7 +4,7 @@
     ├ TransactionClosedError            not begun, ended, or begun by another process
     ├ NestedTransactionError            this thread already has a transaction on the root
     ├ InvalidPathError(ValueError)      a path that is not a name below the root
-    ├ LockTimeoutError(TimeoutError)    another writer kept the lock for longer than `timeout`
+    ├ LockTimeoutError(TimeoutError)    another writer kept the lock for longer than its timeout
     ├ ConflictError                     a file is not in the version that was expected
     │  └ SnapshotExpiredError           a later commit replaced what the snapshot would have read
     ├ UnsupportedFilesystemError        the place cannot give the guarantee
@@ -15,7 +15,7 @@
     └ RecoveryError                     recovery is not finished, nothing is lost
        ├ JournalCorruptError            nothing was changed
        ├ JournalVersionError            written by a newer txfiles; nothing was changed
-       └ RecoveryConflictError          somebody changed `.paths` since the crash; nothing was changed
+       └ RecoveryConflictError          somebody changed its .paths since the crash; nothing was changed
 
 `outcome` says what is on disk: `"before"` (nothing of the transaction), `"after"` (all of it) or `"unknown"`
 (recovery decides which of the two).

@@ -437,7 +437,10 @@ class FileTransaction:
             staging.put(resolved, ABSENT)
 
     def delete_tree(self, path: AnyPath) -> None:
-        """Stage the removal of a directory with all that is in it; links in it are removed, not followed."""
+        """Stage the removal of a directory with all that is in it; links in it are removed, not followed.
+
+        Raises `OSError`, and `InvalidPathError` for a special file or another root in it.
+        """
         with self._call() as staging, staging.step():
             resolved = self._directory(staging, path)
             staging.require_directory(resolved)
@@ -447,6 +450,9 @@ class FileTransaction:
         """Stage a rename of a file, a symbolic link (itself) or a directory; missing parents are made.
 
         An existing file is replaced, a directory is not. A moved file keeps its inode, owner and times.
+
+        Raises `OSError`, `InvalidPathError` for a special file or another root that would move, and
+        `UnsupportedFilesystemError` where there are no hard links or the file is in another mount.
         """
         with self._call() as staging, staging.step():
             from_path = self._directory(staging, source)
@@ -455,7 +461,10 @@ class FileTransaction:
             _trees.move(staging, from_path, to_path)
 
     def copy(self, source: AnyPath, target: AnyPath) -> None:
-        """Stage a copy of a file or directory: content, mode and extended attributes; missing parents are made."""
+        """Stage a copy of a file or directory: content, mode and extended attributes; missing parents are made.
+
+        An existing file is replaced, a directory is not. Raises `OSError`, and `InvalidPathError` for a special file.
+        """
         with self._call() as staging, staging.step():
             from_path, node = staging.find(_paths.normalize(source, directory=True))
             to_path = staging.resolve(_paths.normalize(target, directory=True))
