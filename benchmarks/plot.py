@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from benchmarks.rounds import Result, p95
+from benchmarks.rounds import Result, quantile
 
 _LABELS = {
     "floor": "all bytes in one file, one fsync",
@@ -68,7 +68,7 @@ def _panel(body: list[str], result: Result, top: int) -> int:
 
 
 def _bar(body: list[str], result: Result, name: str, top: int, scale: float) -> None:
-    median, high = result.median(name), p95(result.seconds[name])
+    median, high = result.median(name), quantile(result.seconds[name], 0.95)
     colour = "#1d6fd8" if name in ("txfiles", "process") else "#9aa5b1"
     width = max(1.0, median * scale)
     end = min(_BAR + 60.0, high * scale)

@@ -31,12 +31,18 @@ class Result:
     def median(self, name: str) -> float:
         return statistics.median(self.seconds[name])
 
+    def ratio(self, ours: str, other: str, part: float = 0.5) -> float:
+        return quantile(self.seconds[ours], part) / quantile(self.seconds[other], part)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def p95(seconds: list[float]) -> float:
-    return sorted(seconds)[min(len(seconds) - 1, int(len(seconds) * 0.95))]
+def quantile(seconds: list[float], part: float) -> float:
+    """The value below which `part` of the samples lie; the median for a half."""
+    if part == 0.5:
+        return statistics.median(seconds)
+    return sorted(seconds)[min(len(seconds) - 1, int(len(seconds) * part))]
 
 
 def settle_down(directory: Path) -> None:
