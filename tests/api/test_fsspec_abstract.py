@@ -1,0 +1,35 @@
+"""fsspec's own tests of a file system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fsspec.tests.abstract as abstract
+import pytest
+
+from txfiles.integrations.fsspec import TxFilesFileSystem
+
+
+class Fixtures(abstract.AbstractFixtures):
+    @pytest.fixture
+    def fs(self, root: Path) -> TxFilesFileSystem:
+        return TxFilesFileSystem(root, durability="process", skip_instance_cache=True)
+
+    @pytest.fixture
+    def fs_path(self, root: Path) -> str:
+        return str(root)
+
+
+class TestCopy(Fixtures, abstract.AbstractCopyTests): ...
+
+
+class TestGet(Fixtures, abstract.AbstractGetTests): ...
+
+
+class TestPut(Fixtures, abstract.AbstractPutTests): ...
+
+
+class TestPipe(Fixtures, abstract.AbstractPipeTests): ...
+
+
+class TestOpen(Fixtures, abstract.AbstractOpenTests): ...

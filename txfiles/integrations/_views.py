@@ -1,0 +1,126 @@
+"""What the fsspec file system asks of a view of the tree: that of a transaction, or the last committed state."""
+
+from __future__ import annotations
+
+import errno
+import io
+import stat
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from txfiles import _fs, _paths, _streams
+from txfiles._question import Question
+from txfiles._reader import Reader as StateReader
+from txfiles._view import Directory
+from txfiles.errors import InvalidPathError
+from txfiles.integrations._files import Reader
+from txfiles.snapshot import _Files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from txfiles._fs import Stat
+    from txfiles._view import View
+
+T = TypeVar("T")
+Info = dict[str, Any]
+_TYPES = {"dir": "directory", "file": "file"}
+BELOW_NOTHING = (FileNotFoundError, NotADirectoryError, InvalidPathError)
+
+
+def info(view: View[Any], path: bytes, name: str) -> Info:
+    """What fsspec's local file system tells of a file or directory; a link is what it leads to. Raises `OSError`."""
+    resolved, node = view.find(path, follow_last=False)
+    found: Info = {"name": name, "islink": node is not None and node.kind == "link"}
+    if node is not None and node.kind == "link":
+        found["destination"] = _paths.decode(node.link)
+        resolved, node = view.find(path)
+    if node is None:
+        raise FileNotFoundError(errno.ENOENT, "no such file or directory", name)
+    return found | {"type": _TYPES.get(node.kind, "other")} | _numbers(view, resolved, node.stat)
+
+
+def _numbers(view: View[Any], resolved: bytes, there: Stat | None = None) -> Info:
+    there = there or view.stat(resolved)
+    if there is None:
+        return _numbers_of_new_directory(view, resolved)
+    modified = there.st_mtime_ns / 1e9
+    return {
+        "size": there.st_size,
+        "created": getattr(there, "st_ctime", modified),
+        "mtime": modified,
+        "mode": there.st_mode,
+        "uid": there.st_uid,
+        "gid": there.st_gid,
+        "ino": there.st_ino,
+        "nlink": there.st_nlink,
+    }
+
+
+def _numbers_of_new_directory(view: View[Any], resolved: bytes) -> Info:
+    """Of a directory that is not on disk yet: as it will be, with the times of the root."""
+    entry = view.entries[resolved]
+    assert isinstance(entry, Directory)
+    meta = entry.meta
+    return _numbers(view, b"") | {"size": 0, "mode": stat.S_IFDIR | meta.mode, "uid": meta.uid, "gid": meta.gid}
+
+
+def listing(view: View[Any], path: bytes, name: str) -> list[Info]:
+    """What is in a directory, or the file itself."""
+    found = info(view, path, name)
+    if found["type"] != "directory":
+        return [found]
+    resolved = view.resolve(path)
+    return [
+        _entry(view, _paths.join(resolved, child), f"{name.rstrip('/')}/{_paths.decode(child)}")
+        for child in view.listdir(resolved)
+    ]
+
+
+def _entry(view: View[Any], path: bytes, name: str) -> Info:
+    """Links to directories, and those that lead nowhere or out of the root, are `other`: nobody walks into them."""
+    try:
+        found = info(view, path, name)
+    except BELOW_NOTHING:
+        node = view.look(path)
+        if node is None or node.kind != "link":
+            raise
+        return {"name": name, "type": "other", "size": 0, "islink": True, "destination": _paths.decode(node.link)}
+    if found["islink"] and found["type"] == "directory":
+        found["type"] = "other"
+    return found
+
+
+class _Asked(Question[T]):
+    def __init__(self, query: Callable[[View[Any]], T]) -> None:
+        self._query = query
+
+    def ask(self, view: View[Any]) -> T:
+        return self._query(view)
+
+
+class Committed:
+    """The last committed state of `root`, found anew for each question, without the lock."""
+
+    def __init__(self, root: str, timeout: float | None, *, durable: bool) -> None:
+        self._root = _paths.encode(root)
+        self._timeout = timeout
+        self._durable = durable
+
+    def ask(self, query: Callable[[View[Any]], T]) -> T:
+        return self._begin(_Asked(query))
+
+    def open(self, path: bytes) -> Reader:
+        """A file of that state; it stays as it is, whatever is committed later."""
+        (file,) = self._begin(_Files(_fs.current(), [path]))
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", _paths.decode(path))
+        if file.data is not None:
+            return Reader(io.BytesIO(file.data))
+        return Reader(_streams.reader(_fs.current(), file.fd, text=False))
+
+    def _begin(self, question: Question[T]) -> T:
+        reader = StateReader(_fs.current(), self._root, self._timeout, durable=self._durable)
+        try:
+            return reader.begin(question, follow=False)
+        finally:
+            reader.close()
