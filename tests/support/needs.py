@@ -32,6 +32,7 @@ _PACKAGES = {
     "losetup": "mount",
     "unshare": "util-linux",
     "flock": "util-linux",
+    "systemd-analyze": "systemd",
 }
 
 

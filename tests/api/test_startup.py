@@ -1,0 +1,343 @@
+"""The recipes of docs/startup.md, as they stand there, on a directory in which a commit has died half done."""
+
+from __future__ import annotations
+
+import asyncio
+import configparser
+import io
+import json
+import logging
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.boundary import killed
+from tests.support.documents import blocks
+from tests.support.needs import program
+from tests.support.procs import CHECKOUT, child, run_python
+from txfiles import FileTransaction, recover, status
+
+PAGE = blocks((CHECKOUT / "docs" / "startup.md").read_text())
+STATES = {"old": {"orders.json": "old", "stock.json": "old"}, "new": {"orders.json": "new", "stock.json": "new"}}
+
+
+def block(language: str, having: str = "") -> str:
+    """The one block of the page in this language that contains a text."""
+    [found] = [one.code for one in PAGE if one.language == language and having in one.code]
+    return found
+
+
+@pytest.fixture
+def state(root: Path) -> Path:
+    """A commit has died after one of its two files."""
+    _save(root, "old")
+    killed(lambda: _save(root, "new"), "rename", 3)
+    assert _content(root) not in STATES.values()
+    return root
+
+
+@pytest.fixture
+def conflict(state: Path) -> Iterator[Path]:
+    """Somebody has changed the other file since: only a person can decide."""
+    (state / "stock.json").write_text("theirs")
+    yield state
+    recover(state, on_conflict="keep-theirs")
+
+
+def _save(root: Path, text: str) -> None:
+    with FileTransaction(root) as tx:
+        for path in STATES[text]:
+            tx.write(path, text)
+
+
+def _content(root: Path) -> dict[str, str]:
+    return {path: (root / path).read_text() for path in STATES["old"]}
+
+
+def recovered(root: Path) -> bool:
+    return _content(root) == STATES["new"] and status(root).clean
+
+
+def namespace(having: str, state: Path) -> dict[str, Any]:
+    """What the Python block with this text defines, for this directory."""
+    names: dict[str, Any] = {"STATE": str(state)}
+    for code in ("import asyncio, txfiles\nfrom contextlib import asynccontextmanager", block("python", having)):
+        exec(code, names)
+    return names
+
+
+# -- ASGI -----------------------------------------------------------------------------------------------------------
+
+
+class Server:
+    """As much of an ASGI server as a lifespan sees (ASGI 3, lifespan 2.0)."""
+
+    def __init__(self, application: Any) -> None:
+        self.application = application
+        self.sent: list[dict[str, Any]] = []
+
+    async def run(self, between: Any = lambda: None) -> None:
+        inbox = asyncio.Queue[dict[str, Any]]()
+        answered = asyncio.Event()
+
+        async def send(message: dict[str, Any]) -> None:
+            self.sent.append(message)
+            answered.set()
+
+        scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
+        task = asyncio.create_task(self.application(scope, inbox.get, send))
+        await inbox.put({"type": "lifespan.startup"})
+        await answered.wait()
+        between()
+        await inbox.put({"type": "lifespan.shutdown"})
+        await task
+
+
+def started(application: Any, state: Path) -> list[str]:
+    """The types of what an application sends; when it has started, the state must be recovered."""
+    server = Server(application)
+
+    def look() -> None:
+        assert recovered(state) or server.sent[0]["type"] == "lifespan.startup.failed"
+
+    asyncio.run(server.run(look))
+    return [message["type"] for message in server.sent]
+
+
+def test_an_asgi_application_recovers_before_it_has_started(state: Path) -> None:
+    application = namespace("async def application", state)["application"]
+    assert started(application, state) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+def test_an_asgi_application_does_not_start_on_a_conflict(conflict: Path) -> None:
+    application = namespace("async def application", conflict)["application"]
+    assert started(application, conflict) == ["lifespan.startup.failed"]
+
+
+@pytest.mark.needs("module:starlette")
+def test_a_lifespan_of_starlette(state: Path) -> None:
+    from starlette.applications import Starlette
+
+    application = Starlette(lifespan=namespace("def lifespan", state)["lifespan"])
+    assert started(application, state) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+@pytest.mark.needs("module:starlette")
+def test_a_lifespan_that_fails_keeps_starlette_from_starting(conflict: Path) -> None:
+    from starlette.applications import Starlette
+
+    server = Server(Starlette(lifespan=namespace("def lifespan", conflict)["lifespan"]))
+    with pytest.raises(Exception, match="changed by somebody else"):
+        asyncio.run(server.run())
+    assert [message["type"] for message in server.sent] == ["lifespan.startup.failed"]
+
+
+# -- Django ---------------------------------------------------------------------------------------------------------
+
+SETUP = """
+    sys.path.insert(0, sys.argv[1])
+    import django
+    from django.conf import settings
+    settings.configure(INSTALLED_APPS=["shop"], STATE_DIR=sys.argv[2])
+    django.setup()
+"""
+
+
+def _set_up(tmp_path: Path, state: Path) -> Any:
+    app = tmp_path / "project" / "shop"
+    app.mkdir(parents=True)
+    (app / "__init__.py").touch()
+    (app / "apps.py").write_text(block("python", "AppConfig"))
+    return run_python(SETUP, app.parent, state)
+
+
+@pytest.mark.needs("module:django")
+def test_a_django_app_recovers_when_it_is_ready(tmp_path: Path, state: Path) -> None:
+    _set_up(tmp_path, state).check()
+    assert recovered(state)
+
+
+@pytest.mark.needs("module:django")
+def test_a_django_app_is_not_ready_on_a_conflict(tmp_path: Path, conflict: Path) -> None:
+    done = _set_up(tmp_path, conflict)
+    assert done.returncode == 1
+    assert "RecoveryConflictError" in done.stderr
+
+
+# -- systemd --------------------------------------------------------------------------------------------------------
+
+
+def _unit(state: Path, serve: str = "/bin/true") -> str:
+    """The unit of the page, with the paths of this machine."""
+    text = block("ini").replace("/opt/shop/bin/txfiles", _command()).replace("/opt/shop/bin/serve", serve)
+    return text.replace("/var/lib/shop", str(state)).replace("User=shop", f"User={os.getuid()}")
+
+
+def _command() -> str:
+    command = shutil.which("txfiles", path=os.path.dirname(sys.executable))
+    assert command is not None
+    return command
+
+
+@pytest.mark.needs("systemd-analyze")
+def test_the_unit_is_sound(tmp_path: Path) -> None:
+    path = tmp_path / "shop.service"
+    path.write_text(_unit(tmp_path / "state"))
+    analyze = program("systemd-analyze")
+    assert analyze is not None
+    done = subprocess.run([analyze, "verify", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "shop.service" not in done.stderr  # a warning
+
+
+def _run_unit(state: Path) -> int:
+    """What systemd runs: each command in turn, as long as they end with 0 (systemd.service(5))."""
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(_unit(state))
+    for command in (unit["Service"]["ExecStartPre"], unit["Service"]["ExecStart"]):
+        code = subprocess.run(shlex.split(command), check=False, capture_output=True).returncode
+        if code:
+            return code
+    return 0
+
+
+def test_the_commands_of_the_unit_recover(state: Path) -> None:
+    assert _run_unit(state) == 0
+    assert recovered(state)
+
+
+def test_the_unit_does_not_start_on_a_conflict(conflict: Path) -> None:
+    assert _run_unit(conflict) == 3
+
+
+# -- a container ----------------------------------------------------------------------------------------------------
+
+
+def _entrypoint(tmp_path: Path, state: Path, *command: str) -> subprocess.Popen[str]:
+    script = tmp_path / "entrypoint.sh"
+    script.write_text(block("sh"))
+    script.chmod(0o755)
+    path = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+    env = {**os.environ, "PATH": path, "STATE": str(state)}
+    return subprocess.Popen([script, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
+def test_the_entrypoint_recovers_and_becomes_the_service(tmp_path: Path, state: Path) -> None:
+    service = _entrypoint(tmp_path, state, "sh", "-c", f'cat "{state}/stock.json"; echo; echo $$; exec sleep 60')
+    with service:
+        assert service.stdout is not None
+        lines = [service.stdout.readline().strip() for _ in range(3)]
+        service.send_signal(signal.SIGTERM)
+    assert "finished" in lines[0]
+    assert lines[1:] == ["new", str(service.pid)]
+    assert service.returncode == -signal.SIGTERM
+
+
+def test_the_entrypoint_does_not_start_on_a_conflict(tmp_path: Path, conflict: Path) -> None:
+    out, errors = _entrypoint(tmp_path, conflict, "echo", "started").communicate()
+    assert "started" not in out
+    assert "changed by somebody else" in errors
+
+
+# -- several workers ------------------------------------------------------------------------------------------------
+
+
+def test_of_workers_that_start_at_once_one_recovers(state: Path) -> None:
+    worker = """
+        import txfiles
+        print("ready"); input()
+        report = txfiles.recover(sys.argv[1], timeout=60)
+        print(len(report.rolled_forward), len(report.rolled_back), report.clean)
+        print(json.dumps({p: open(f"{sys.argv[1]}/{p}").read() for p in ("orders.json", "stock.json")}))
+    """
+    with ExitStack() as stack:
+        workers = [stack.enter_context(child(worker, state)) for _ in range(10)]
+        for one in workers:
+            one.expect("ready")
+        for one in workers:
+            one.send()
+        told = [one.finish().check().stdout.splitlines()[1:] for one in workers]
+    assert sorted(first for first, _ in told) == ["0 0 True"] * 9 + ["1 0 False"]
+    assert [json.loads(second) for _, second in told] == [STATES["new"]] * 10
+
+
+def test_a_worker_that_starts_beside_a_writer_waits_for_its_end(root: Path) -> None:
+    _save(root, "old")
+    worker = 'import txfiles; print("begins"); print(txfiles.recover(sys.argv[1], timeout=60).clean)'
+    tx = FileTransaction(root).begin()
+    tx.write("orders.json", "new")
+    with child(worker, root) as running:
+        running.expect("begins")
+        tx.commit()
+        running.expect("True")
+        running.finish().check()
+
+
+# -- what is logged -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decision", ["roll-forward", "roll-back"])
+def test_each_decision_is_a_record_with_fields(root: Path, caplog: pytest.LogCaptureFixture, decision: str) -> None:
+    _save(root, "old")
+    killed(lambda: _save(root, "new"), "rename", 1 if decision == "roll-back" else 2)
+    [pending] = status(root).pending
+    with caplog.at_level(logging.DEBUG, "txfiles"):
+        recover(root)
+        recover(root)
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("txfiles", "WARNING")
+    told = {name: vars(record)[name] for name in ("root", "transaction_id", "decision", "paths")}
+    assert told == {
+        "root": str(root),
+        "transaction_id": pending.transaction_id,
+        "decision": decision,
+        "paths": ["orders.json", "stock.json"],
+    }
+    word = decision.removeprefix("roll-")
+    expected = f"{root}: rolled {word} transaction {pending.transaction_id}: 'orders.json', 'stock.json'"
+    assert record.getMessage() == expected
+
+
+def test_a_transaction_that_recovers_logs_it_too(state: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "txfiles"), FileTransaction(state):
+        pass
+    assert [vars(record)["decision"] for record in caplog.records] == ["roll-forward"]
+
+
+def test_the_formatter_of_the_page_writes_the_line_that_the_page_shows(state: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(block("python", "JsonLines").partition("handler =")[0], names)
+    log = logging.getLogger("txfiles")
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(names["JsonLines"]())
+    log.addHandler(handler)
+    try:
+        [done] = recover(state).rolled_forward
+    finally:
+        log.removeHandler(handler)
+    [line] = stream.getvalue().splitlines()
+    shown = block("json").replace("6f0c9a2be1d84f5c8a7be0d3c1f49e27", done.transaction_id)
+    expected = json.loads(shown.replace("/var/lib/shop", str(state)))
+    told = json.loads(line)
+    assert told | {"at": ""} == expected | {"at": ""}
+    assert list(told) == list(expected)
+
+
+def test_any_name_can_be_written_to_such_a_log(root: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(block("python", "JsonLines").partition("handler =")[0], names)
+    fields = {"msg": "m", "paths": [os.fsdecode(b"\xff"), "a\nb"]}
+    line = names["JsonLines"]().format(logging.makeLogRecord(fields))
+    assert line.isascii()
+    assert json.loads(line)["paths"] == fields["paths"]
