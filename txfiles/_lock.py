@@ -217,6 +217,7 @@ class _Wait:
     def __init__(self, timeout: float | None, path: str) -> None:
         self._began = time.monotonic()
         self._until = None if timeout is None else self._began + max(timeout, _AT_ONCE)
+        self._slept = False
         self._path = path
 
     def left(self) -> float:
@@ -225,12 +226,16 @@ class _Wait:
         return min(max(0.0, self._until - time.monotonic()), threading.TIMEOUT_MAX)
 
     def sleep(self) -> None:
-        """Sleep until the next attempt; the last one is at the end of the timeout, after it `LockTimeoutError`."""
+        """Sleep until the next attempt; the last one is at the end of the timeout, after it `LockTimeoutError`.
+
+        There is a second one however busy the machine is: at the first a reader may just have looked.
+        """
         left = self.left()
-        if not left:
+        if not left and self._slept:
             raise self.timed_out()
+        self._slept = True
         waited = time.monotonic() - self._began
-        time.sleep(min(left, _interval(waited) * (0.6 + 0.4 * _chance())))
+        time.sleep(min(left or _POLL, _interval(waited) * (0.6 + 0.4 * _chance())))
 
     def timed_out(self) -> LockTimeoutError:
         waited = time.monotonic() - self._began

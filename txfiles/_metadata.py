@@ -60,13 +60,12 @@ def _inherit(default: bytes, mode: int) -> tuple[int, bytes | None]:
     return permissions, None if tags == {_USER_OBJ, _GROUP_OBJ, _OTHER} else out
 
 
-def apply(fs: FileSystem, fd: int, wanted: Meta) -> Meta:
-    """Put `wanted` on a file that only its owner can read so far; returns what it has now.
+def apply(fs: FileSystem, fd: int, now: Stat, wanted: Meta) -> Meta:
+    """Put `wanted` on a file that only its owner can read so far and whose stat is `now`; returns what it has then.
 
     Where the caller may not give the file away, it stays the caller's, and nobody gains access by that: a group
     that could not be kept leaves its permissions behind, and set-id bits go.
     """
-    now = fs.fstat(fd)
     mode, uid, gid = wanted.mode, now.st_uid, now.st_gid
     if (uid, gid) != (wanted.uid, wanted.gid):
         uid, gid = _give(fs, fd, wanted, uid, gid)

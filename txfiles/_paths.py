@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import re
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from txfiles._layout import PRIVATE
 from txfiles.errors import InvalidPathError, TxFilesError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Protocol
 
     class PathLike(Protocol):
@@ -25,29 +23,40 @@ if TYPE_CHECKING:
     AnyPath = str | bytes | PathLike
 
 ROOT = b""
+_ENCODING = sys.getfilesystemencoding()
 
 
 def decode(path: bytes) -> str:
     """The `str` form of a path, as `os.fsdecode` gives it; any bytes round-trip through `encode`."""
-    return path.decode(sys.getfilesystemencoding(), "surrogateescape")
+    return path.decode(_ENCODING, "surrogateescape")
 
 
 def encode(path: str) -> bytes:
-    return path.encode(sys.getfilesystemencoding(), "surrogateescape")
+    return path.encode(_ENCODING, "surrogateescape")
 
 
-@contextmanager
-def naming(path: bytes) -> Iterator[None]:
-    """A system error in the block names `path`, unless it has the name of a file already.
+class Naming:
+    """A block whose system errors name `path`, unless they have the name of a file already. It can be entered again.
 
-    The name that a bare call was given, in bytes and relative to some directory, tells nobody anything.
+    The name that a bare call was given, in bytes and relative to some directory, tells nobody anything. With `always`
+    neither does that of a file of the private directory.
     """
-    try:
-        yield
-    except OSError as error:
-        if not isinstance(error, TxFilesError) and not isinstance(error.filename, str):
-            error.filename = decode(path)
-        raise
+
+    __slots__ = ("_always", "_path")
+
+    def __init__(self, path: bytes, *, always: bool = False) -> None:
+        self._path = path
+        self._always = always
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, OSError) or isinstance(error, TxFilesError):
+            return
+        if self._always or not isinstance(error.filename, str):
+            error.filename = decode(self._path)
+            del error.filename2
 
 
 def to_bytes(path: AnyPath) -> bytes:

@@ -52,7 +52,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -71,7 +71,7 @@ from txfiles.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from txfiles._fs import Stat
     from txfiles._home import Home
@@ -370,13 +370,13 @@ def apply(
     durable = journal.durability == "full"
     by_kind = {kind: [op for op in journal.ops if op.kind == kind] for kind in ("delete", "rmdir", "mkdir", "write")}
     for op in by_kind["delete"]:
-        with naming(op):
+        with _paths.Naming(op.path, always=True):
             _apply_delete(home, evidence, op, skip, force)
     made = by_kind["rmdir"] + by_kind["mkdir"]
     if made and durable:
         sync_directories(home, {_paths.split(op.path)[0] for op in by_kind["delete"]}, private=True)
     for op in made:
-        with naming(op):
+        with _paths.Naming(op.path, always=True):
             _apply_directory(home, evidence, op, skip)
     if made and durable:
         parents = {_paths.split(op.path)[0] for op in made}
@@ -384,7 +384,7 @@ def apply(
     for op in made:
         home.remove(evidence.token_name(op))
     for op in by_kind["write"]:
-        with naming(op):
+        with _paths.Naming(op.path, always=True):
             _apply_write(home, evidence, op, skip, force)
 
 
@@ -480,18 +480,18 @@ def finish_undo(home: Home, journal: Journal, skip: frozenset[int] = NOTHING, *,
     made = [op for op in ops if op.kind in ("rmdir", "mkdir")]
     files = [op for op in ops if op.kind in ("write", "delete")]
     for op in reversed([op for op in files if op.kind == "write"]):
-        with naming(op):
+        with _paths.Naming(op.path, always=True):
             _undo_write(home, evidence, op)
     if made and durable:
         sync_directories(home, {_paths.split(op.path)[0] for op in files if op.kind == "write"}, private=True)
     for op in reversed(made):
-        with naming(op):
+        with _paths.Naming(op.path, always=True):
             _undo_directory(home, op, evidence.target(op))
     if made and durable:
         parents = {_paths.split(op.path)[0] for op in made}
         sync_directories(home, parents | {op.path for op in made if op.kind == "rmdir"})
     for op in reversed([op for op in files if op.kind == "delete"]):
-        with naming(op):
+        with _paths.Naming(op.path, always=True):
             _undo_delete(home, evidence, op)
     if durable:
         second_round(home, journal, [False])
@@ -540,7 +540,8 @@ def _make_directory(home: Home, op: Operation) -> None:
 
 def _finish_directory(home: Home, op: Operation) -> None:
     assert op.meta is not None
-    _metadata.apply(home.fs, home.tree.open_dir(op.path), op.meta)
+    fd = home.tree.open_dir(op.path)
+    _metadata.apply(home.fs, fd, home.fs.fstat(fd), op.meta)
 
 
 # -- shared ---------------------------------------------------------------------------------------------------------
@@ -596,17 +597,6 @@ def _foreign(evidence: Evidence, op: Operation, target: Stat) -> TxFilesError:
         if other.index != op.index and evidence.is_new(other, target):
             return _paths.one_name(other.path, op.path)
     return ConflictError(f"{shown!r} was changed by somebody else during the commit", path=shown)
-
-
-@contextmanager
-def naming(op: Operation) -> Iterator[None]:
-    """Let a system error name the path of the operation, not the names of the private directory."""
-    try:
-        yield
-    except OSError as error:
-        if not isinstance(error, TxFilesError):
-            raise OSError(error.errno, error.strerror, _paths.decode(op.path)) from error
-        raise
 
 
 def path_of(cause: OSError, otherwise: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import stat
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles import _metadata, _paths
@@ -18,7 +17,7 @@ from txfiles._view import ABSENT, Absent, Directory, View, must_be_file, refuse_
 from txfiles.errors import ConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from txfiles._fs import FileSystem, Stat
 
@@ -48,21 +47,21 @@ class Staging(View[Token]):
 
     # -- changing -----------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
+    def step(self) -> _Step:
         """All that is staged inside, or after an error nothing of it. Steps nest."""
-        mark, expected = len(self._undo), len(self.expected)
+        return _Step(self)
+
+    def _begin_step(self) -> tuple[int, int]:
         self._depth += 1
-        try:
-            yield
-        except BaseException:
-            self._depth -= 1
-            while len(self.expected) > expected:
-                self.expected.popitem()
-            self._roll_back(mark)
-            raise
+        return len(self._undo), len(self.expected)
+
+    def _end_step(self, mark: tuple[int, int], failed: bool) -> None:
         self._depth -= 1
-        if self._depth == 0:
+        if failed:
+            while len(self.expected) > mark[1]:
+                self.expected.popitem()
+            self._roll_back(mark[0])
+        elif self._depth == 0:
             self._forget_undo()
 
     def _roll_back(self, mark: int) -> None:
@@ -253,6 +252,19 @@ class Staging(View[Token]):
     def _identity(self, path: bytes, found: Stat) -> Identity:
         link = self.fs.readlink(*self.tree.at(path)) if stat.S_ISLNK(found.st_mode) else None
         return identity_of(found, link)
+
+
+class _Step:
+    __slots__ = ("_mark", "_staging")
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+
+    def __enter__(self) -> None:
+        self._mark = self._staging._begin_step()
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self._staging._end_step(self._mark, kind is not None)
 
 
 def require_version(path: bytes, found: str | None, wanted: str | None) -> None:

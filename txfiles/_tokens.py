@@ -236,8 +236,8 @@ class Writer:
         """
         if self._tokens.durable:
             self._fs.start_writeback(self._fd)
-        meta = _metadata.apply(self._fs, self._fd, meta)
         found = self._fs.fstat(self._fd)
+        meta = _metadata.apply(self._fs, self._fd, found, meta)
         if replaces is not None and found.st_mtime_ns <= replaces.mtime_ns < found.st_mtime_ns + _TICK:
             self._fs.set_mtime(self._fd, replaces.mtime_ns + 1)
             found = self._fs.fstat(self._fd)

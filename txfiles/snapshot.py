@@ -96,7 +96,7 @@ class Snapshot:
             raise TransactionClosedError("the snapshot was entered already; make a new one")
         reader = Reader(self._fs, self._root, self._timeout, durable=self._durable)
         try:
-            with _paths.naming(self._root):
+            with _paths.Naming(self._root):
                 files = reader.begin(self._pins, follow=not self._names)
             self._pinned = dict(zip(self._names, files, strict=True))
         except BaseException:
@@ -141,7 +141,7 @@ class Snapshot:
                 return self._content(name, self._pinned[name])
             question = _Files(self._fs, (name,))
             try:
-                with _paths.naming(name):
+                with _paths.Naming(name):
                     files = reader.ask(question)
             except OSError as error:
                 self._answers["file", name] = type(error)
@@ -155,7 +155,7 @@ class Snapshot:
         self._answers["file", name] = FileNotFoundError if file is None else file
         if file is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", _paths.decode(name))
-        with _paths.naming(name):
+        with _paths.Naming(name):
             return file.content(self._fs)
 
     def read_text(self, path: AnyPath) -> str:

@@ -10,7 +10,6 @@ import time
 import warnings
 from collections.abc import Iterable
 from contextlib import contextmanager
-from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from txfiles import _fs, _json, _paths, _streams, _trees, _two_phase
@@ -114,7 +113,7 @@ class FileTransaction:
             raise TransactionClosedError("the transaction has begun already; make a new one")
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         while True:
-            with _paths.naming(self._root):
+            with _paths.Naming(self._root):
                 home = Home.open(self._fs, self._root, create=self._create, durable=self._durability == "full")
                 try:
                     waiting = self._enter(home, deadline)
@@ -286,7 +285,7 @@ class FileTransaction:
 
     def read(self, path: AnyPath) -> bytes:
         """The content of a file, as staged or else as on disk. Raises `OSError` and `InvalidPathError`."""
-        with self._call() as staging, _paths.naming(_paths.to_bytes(path)):
+        with self._call() as staging, _paths.Naming(_paths.to_bytes(path)):
             fd = self._open_to_read(staging, path)
             try:
                 chunks = []
@@ -488,12 +487,8 @@ class FileTransaction:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _call(self) -> Iterator[Staging]:
-        self._require_mine()
-        with self._mutex:
-            self._require_open()
-            yield self._staging
+    def _call(self) -> _Call:
+        return _Call(self)
 
     def _require_mine(self) -> None:
         if self._pid not in (-1, self._fs.pid()):
@@ -517,7 +512,7 @@ class FileTransaction:
     def _target(self, staging: Staging, path: AnyPath) -> Place:
         """Where a file is to be written: absent, or regular and not write-protected."""
         normal = _paths.normalize(path)
-        with _paths.naming(normal):
+        with _paths.Naming(normal):
             place = staging.place(normal)
         if place.meta is not None and not place.meta.mode & 0o222 and self._fs.ids()[0] != 0:
             raise PermissionError(errno.EACCES, "the file is write-protected", _paths.decode(place.path))
@@ -531,15 +526,15 @@ class FileTransaction:
         return resolved
 
     def _stage(self, staging: Staging, place: Place, chunks: Iterable[bytes | memoryview]) -> None:
-        naming = partial(_paths.naming, place.path)
-        with naming():
+        naming = _paths.Naming(place.path)
+        with naming:
             writer = self._tokens.new()
         try:
             for chunk in chunks:  # whose own errors are not about this file
                 self._require_open()  # a generator may have ended the transaction
-                with naming():
+                with naming:
                     writer.write(chunk)
-            with naming():
+            with naming:
                 self._put(staging, place, writer)
         finally:
             writer.discard()
@@ -574,6 +569,28 @@ class FileTransaction:
                 yield chunk
         finally:
             release(self._fs, fd)
+
+
+class _Call:
+    """One call of an open transaction, beside which no other runs."""
+
+    __slots__ = ("_tx",)
+
+    def __init__(self, tx: FileTransaction) -> None:
+        self._tx = tx
+
+    def __enter__(self) -> Staging:
+        self._tx._require_mine()
+        self._tx._mutex.acquire()
+        try:
+            self._tx._require_open()
+            return self._tx._staging
+        except BaseException:
+            self._tx._mutex.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._tx._mutex.release()
 
 
 def check_settings(durability: str, timeout: float | None) -> None:

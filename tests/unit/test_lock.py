@@ -212,7 +212,12 @@ def test_a_look_of_a_reader_is_no_reason_to_give_up(
 ) -> None:
     """It has the lock for a moment, because the kernel cannot be asked otherwise."""
     answers = [False, True]
-    monkeypatch.setattr("filelock.lock_descriptor", lambda fd, *, blocking: answers.pop(0))
+
+    def answer(fd: int, *, blocking: bool) -> bool:
+        time.sleep(0.01)  # a busy machine
+        return answers.pop(0)
+
+    monkeypatch.setattr("filelock.lock_descriptor", answer)
     lock.acquire(0, 1)
 
 
