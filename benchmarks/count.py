@@ -6,6 +6,7 @@ in one that does not, so that the difference is of the commits alone.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -23,22 +24,83 @@ _NOT_CALLS = frozenset(("run_all", "random_id", "boot_id", "pid", "ids", "umask"
 
 
 class Shape(NamedTuple):
-    """A commit of `files` small files, spread over `directories` directories below the root."""
+    """`files` small files, spread over `directories` directories below the root."""
 
     files: int
-    directories: int
+    directories: int = 1
 
     def __str__(self) -> str:
-        return f"{self.files} files in {self.directories} directories"
+        return f"{self.files} files in {self.directories} {'directory' if self.directories == 1 else 'directories'}"
+
+    def names(self, prefix: str = "") -> list[str]:
+        return [f"{number % self.directories}/{prefix}{number}" for number in range(self.files)]
 
 
 SHAPES = [Shape(*pair) for pair in ((1, 1), (2, 1), (4, 1), (4, 4), (32, 1), (32, 8), (256, 1), (1024, 1))]
 
 
-def commit(root: Path, shape: Shape, text: str = "x" * 100) -> None:
+def commit(root: Path, names: Iterable[str], text: str = "x" * 100) -> None:
     with FileTransaction(root, create=True) as tx:
-        for number in range(shape.files):
-            tx.write(f"{number % shape.directories}/{number}", text)
+        for name in names:
+            tx.write(name, text)
+
+
+def commit_each(root: Path, *commits: Iterable[str]) -> None:
+    for names in commits:
+        commit(root, names)
+
+
+def _delete(root: Path, names: Iterable[str]) -> None:
+    with FileTransaction(root) as tx:
+        for name in names:
+            tx.delete(name)
+
+
+class Kind(NamedTuple):
+    """A kind of commit: what went before, what it does, and its syncs as a function of n files and d directories."""
+
+    before: Callable[[Path, Shape], object]
+    commit: Callable[[Path, Shape], object]
+    formula: str
+
+    def syncs(self, shape: Shape) -> int:
+        terms = {"n": shape.files, "d": shape.directories, "": 1}
+        found = re.findall(r"(\d*)\s*([nd]?)(?:\s*\+\s*|$)", self.formula)
+        return sum(int(times or 1) * terms[of] for times, of in found if times or of)
+
+
+KINDS = {
+    "the files of the last commit": Kind(
+        lambda root, shape: commit_each(root, shape.names(), shape.names()),
+        lambda root, shape: commit(root, shape.names()),
+        "n + d + 3",
+    ),
+    "new files beside them": Kind(
+        lambda root, shape: commit_each(root, shape.names(), shape.names()),
+        lambda root, shape: commit(root, shape.names("new")),
+        "n + d + 3",
+    ),
+    "other files than the last commit's": Kind(
+        lambda root, shape: commit_each(root, shape.names(), ["elsewhere/a"]),
+        lambda root, shape: commit(root, shape.names()),
+        "2n + d + 4",
+    ),
+    "deletes of the last commit's files": Kind(
+        lambda root, shape: commit_each(root, shape.names(), shape.names()),
+        lambda root, shape: _delete(root, shape.names()),
+        "d + 3",
+    ),
+    "new files in new directories": Kind(
+        lambda root, shape: commit(root, ["a"]),
+        lambda root, shape: commit(root, shape.names()),
+        "n + 2d + 6",
+    ),
+    "the first commit of a root": Kind(
+        lambda root, shape: root.mkdir(),
+        lambda root, shape: commit(root, [f"{number}" for number in range(shape.files)]),
+        "n + 8",
+    ),
+}
 
 
 class MeasuredFS:
@@ -80,18 +142,17 @@ class MeasuredFS:
         return measured
 
 
-def counted(root: Path, shape: Shape) -> MeasuredFS:
-    """One commit that rewrites the files of `shape`; an earlier commit has made them."""
-    commit(root, shape)
-    commit(root, shape)
+def counted(root: Path, shape: Shape, kind: Kind = KINDS["the files of the last commit"]) -> MeasuredFS:
+    """The calls of one commit of this kind in `root`, which does not exist yet."""
+    kind.before(root, shape)
     fs = MeasuredFS()
     with _fs.use(fs):
-        commit(root, shape)
+        kind.commit(root, shape)
     return fs
 
 
 def system_calls(root: Path, shape: Shape) -> float | None:
-    """System calls of one such commit; `None` where there is no strace."""
+    """System calls of one commit of the files of the last one; `None` where there is no strace."""
     strace = shutil.which("strace")
     if strace is None:
         return None
@@ -100,7 +161,7 @@ def system_calls(root: Path, shape: Shape) -> float | None:
         code = (
             "import sys; from pathlib import Path; from benchmarks.count import Shape, commit\n"
             "root, shape, times = Path(sys.argv[1]), Shape(int(sys.argv[2]), int(sys.argv[3])), int(sys.argv[4])\n"
-            "for _ in range(3 + times): commit(root, shape)"
+            "for _ in range(3 + times): commit(root, shape.names())"
         )
         words = [str(root), str(shape.files), str(shape.directories), str(commits)]
         with tempfile.NamedTemporaryFile("r") as out:
@@ -112,11 +173,18 @@ def system_calls(root: Path, shape: Shape) -> float | None:
 
 
 def counts(base: Path) -> str:
-    """A table of `SHAPES`."""
-    lines = [f"  {'':28} {'syncs':>7} {'n + d + 3':>10} {'boundary calls':>15} {'system calls':>13}"]
-    for number, shape in enumerate(SHAPES):
-        fs = counted(base / f"{number}", shape)
-        traced = system_calls(base / f"{number}", shape)
+    """Tables of `KINDS` and of `SHAPES`."""
+    shape = Shape(12, 3)
+    lines = [f"syncs of a commit of {shape}:", ""]
+    for name, kind in KINDS.items():
+        fs = counted(Path(tempfile.mkdtemp(dir=base)) / "root", shape, kind)
+        lines.append(f"  {name:36} {fs.syncs:6}   {kind.formula}")
+    lines += ["", "the files of the last commit again:", ""]
+    lines.append(f"  {'':28} {'syncs':>7} {'n + d + 3':>10} {'boundary calls':>15} {'system calls':>13}")
+    for shape in SHAPES:
+        root = Path(tempfile.mkdtemp(dir=base)) / "root"
+        fs = counted(root, shape)
+        traced = system_calls(root, shape)
         shown = "no strace" if traced is None else f"{traced:.1f}"
         formula = shape.files + shape.directories + 3
         lines.append(f"  {shape!s:28} {fs.syncs:7} {formula:10} {fs.calls.total():15} {shown:>13}")
@@ -127,12 +195,12 @@ def profile(base: Path, shape: Shape, commits: int, size: int) -> str:
     """Where the time of a commit goes: in calls of each kind, and in Python between them."""
     root, text = base / f"profile-{shape.files}-{shape.directories}", "x" * size
     for _ in range(3):
-        commit(root, shape, text)
+        commit(root, shape.names(), text)
     fs = MeasuredFS()
     started = time.perf_counter()
     with _fs.use(fs):
         for _ in range(commits):
-            commit(root, shape, text)
+            commit(root, shape.names(), text)
     whole = time.perf_counter() - started
     rows = [(name, fs.calls[name], seconds) for name, seconds in fs.seconds.items()]
     rows.append(("Python", 0, whole - sum(fs.seconds.values())))

@@ -53,9 +53,16 @@ def test_all_competitors_are_explained() -> None:
     assert set(MEANING) == set(SAVES)
 
 
-@pytest.mark.parametrize("shape", [count.Shape(1, 1), count.Shape(4, 1), count.Shape(13, 3)], ids=str)
-def test_a_commit_of_n_files_in_d_directories_makes_n_plus_d_plus_3_syncs(tmp_path: Path, shape: count.Shape) -> None:
-    assert count.counted(tmp_path / "root", shape).syncs == shape.files + shape.directories + 3
+@pytest.mark.parametrize("kind", list(count.KINDS))
+def test_the_syncs_of_a_commit_are_those_of_the_cost_model(memory: Path, kind: str) -> None:
+    for shape in (count.Shape(1), count.Shape(4), count.Shape(13, 3)):
+        root = memory / f"{shape.files}"
+        assert count.counted(root, shape, count.KINDS[kind]).syncs == count.KINDS[kind].syncs(shape), str(shape)
+
+
+@pytest.mark.parametrize(("formula", "syncs"), [("n + d + 3", 9), ("2n + 2d + 6", 18), ("d + 3", 5), ("n + 10", 14)])
+def test_formulas_are_read(formula: str, syncs: int) -> None:
+    assert count.Kind(print, print, formula).syncs(count.Shape(4, 2)) == syncs
 
 
 def test_a_process_commit_makes_none(tmp_path: Path) -> None:
@@ -66,14 +73,14 @@ def test_a_process_commit_makes_none(tmp_path: Path) -> None:
         assert fs.calls["write"] > 0
 
 
-def test_each_further_file_costs_the_same_calls(tmp_path: Path) -> None:
-    few, more, most = (count.counted(tmp_path / f"{n}", count.Shape(n, 1)).calls for n in (2, 5, 8))
+def test_each_further_file_costs_the_same_calls(memory: Path) -> None:
+    few, more, most = (count.counted(memory / f"{n}", count.Shape(n)).calls for n in (2, 5, 8))
     assert most.total() - more.total() == more.total() - few.total()
 
 
 @pytest.mark.needs("strace")
-def test_system_calls_are_counted(tmp_path: Path) -> None:
-    found = count.system_calls(tmp_path / "root", count.Shape(1, 1))
+def test_system_calls_are_counted(memory: Path) -> None:
+    found = count.system_calls(memory / "root", count.Shape(1))
     assert found is not None
     assert 20 < found < 300
 
