@@ -8,6 +8,7 @@
 TYPE_CHECKING = False  # as type checkers know it; importing typing takes longer than all of this
 if TYPE_CHECKING:
     from txfiles import errors
+    from txfiles.aio import AsyncFileTransaction
     from txfiles.documents import JsonDocuments
     from txfiles.prepared import commit_prepared, rollback_prepared
     from txfiles.recovery import RecoveryReport, StoreStatus, recover, status
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncFileTransaction",
     "FileStore",
     "FileTransaction",
     "JsonDocuments",
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "AsyncFileTransaction": "aio",
     "FileStore": "store",
     "FileTransaction": "transaction",
     "JsonDocuments": "documents",

@@ -15,11 +15,12 @@ from txfiles.snapshot import Snapshot
 from txfiles.transaction import FileTransaction, check_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from txfiles._journal import Durability
     from txfiles._paths import AnyPath
     from txfiles._recover import OnConflict, RecoveryReport
+    from txfiles.aio import AsyncFileTransaction, AsyncSnapshot
 
 __all__ = ["FileStore"]
 
@@ -74,9 +75,12 @@ class FileStore:
         """
         if base is None:
             return FileTransaction(self._root, durability=self._durability, timeout=self._timeout, create=self._create)
+        return _OptimisticTransaction(self._require_mine(base), self._durability, self._timeout)
+
+    def _require_mine(self, base: Snapshot) -> Snapshot:
         if base.root != self._root:
             raise ValueError(f"the snapshot is of {base.root!r}, not of {self._root!r}")
-        return _OptimisticTransaction(base, self._durability, self._timeout)
+        return base
 
     def snapshot(self, *names: AnyPath) -> Snapshot:
         """Reads of the last committed state, see `Snapshot`; a context manager. The files `names` are pinned.
@@ -108,13 +112,11 @@ class FileStore:
 
         Raises the last `ConflictError`, and at once what else `change`, `begin` and `commit` raise.
         """
-        if retries < 0:
-            raise ValueError(f"retries is a number of times, 0 or more; not {retries!r}")
-        for attempt in range(retries):
+        for pause in _pauses(retries):
             try:
                 return self._update_once(change)
             except ConflictError:
-                time.sleep(random.uniform(0, min(_BACK_OFF * 2**attempt, _BACK_OFF_MAX)))
+                time.sleep(pause)
         return self._update_once(change)
 
     def _update_once(self, change: Callable[[FileTransaction], T]) -> T:
@@ -149,11 +151,51 @@ class FileStore:
         """
         check_settings(self._durability, timeout)
         until = math.inf if timeout is None else time.monotonic() + timeout
-        interval = _LOOK
+        intervals = _intervals()
         while (version := self.state_version()) == since and (left := until - time.monotonic()) > 0:
-            time.sleep(min(interval, left))
-            interval = min(interval * 1.5, _LOOK_MAX)
+            time.sleep(min(next(intervals), left))
         return version
+
+    # -- asyncio ------------------------------------------------------------------------------------------------
+
+    def async_transaction(self, *, base: AsyncSnapshot | None = None) -> AsyncFileTransaction:
+        """`transaction` for asyncio, see `AsyncFileTransaction`.
+
+        >>> async with store.async_transaction() as tx:
+        ...     await tx.write("a.txt", "one")
+        """
+        from txfiles.aio import AsyncFileTransaction
+
+        tx = AsyncFileTransaction(
+            self._root, durability=self._durability, timeout=self._timeout, create=self._create and base is None
+        )
+        if base is not None:
+            tx._base = self._require_mine(base._snapshot)
+        return tx
+
+    def async_snapshot(self, *names: AnyPath) -> AsyncSnapshot:
+        """`snapshot` for asyncio, see `AsyncSnapshot`."""
+        from txfiles.aio import AsyncSnapshot
+
+        return AsyncSnapshot(self.snapshot(*names))
+
+    async def async_update(self, change: Callable[[AsyncFileTransaction], Awaitable[T]], *, retries: int = 10) -> T:
+        """`update` for asyncio, with a coroutine function.
+
+        >>> async def increment(tx):
+        ...     await tx.write("count", str(int(await tx.read("count")) + 1))
+        >>> await store.async_update(increment)
+        """
+        from txfiles.aio import update
+
+        return await update(self.async_transaction, change, _pauses(retries))
+
+    async def async_wait_for_change(self, since: str, timeout: float | None = None) -> str:
+        """`wait_for_change` for asyncio. Tasks that wait hold no thread."""
+        from txfiles.aio import wait_for_change
+
+        check_settings(self._durability, timeout)
+        return await wait_for_change(self.state_version, since, timeout, _intervals())
 
     def recover(self, *, on_conflict: OnConflict = "raise") -> RecoveryReport:
         """`txfiles.recover` on this root, with this store's timeout."""
@@ -162,6 +204,21 @@ class FileStore:
     def status(self) -> recovery.StoreStatus:
         """`txfiles.status` of this root."""
         return recovery.status(self._root)
+
+
+def _pauses(retries: int) -> Iterator[float]:
+    """Seconds before each of the retries."""
+    if retries < 0:
+        raise ValueError(f"retries is a number of times, 0 or more; not {retries!r}")
+    return (random.uniform(0, min(_BACK_OFF * 2**attempt, _BACK_OFF_MAX)) for attempt in range(retries))
+
+
+def _intervals() -> Iterator[float]:
+    """Seconds between looks, without end."""
+    interval = _LOOK
+    while True:
+        yield interval
+        interval = min(interval * 1.5, _LOOK_MAX)
 
 
 class _OptimisticTransaction(FileTransaction):

@@ -19,6 +19,9 @@ LAYERS = """
     documents
     store
     aio
+    _async_file  _async_snapshot
+    _tasks
+    _worker
     snapshot
     prepared  recovery
     transaction
@@ -49,7 +52,7 @@ ONLY_IN = {
     "ctypes": {"_fs", "testing"},
     "filelock": {"_lock"},
     "orjson": {"_json", "_journal"},
-    "asyncio": {"aio"},
+    "asyncio": {"aio", "_async_file", "_async_snapshot", "_tasks"},
     "argparse": {"cli", "testing"},
     "fsspec": {"integrations"},
     "transaction": {"integrations"},

@@ -1,0 +1,112 @@
+"""`AsyncSnapshot`: what `FileStore.async_snapshot` returns."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+
+from txfiles.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from txfiles._paths import AnyPath
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AsyncSnapshot:
+    """`Snapshot` for asyncio, made by `FileStore.async_snapshot`: its reads as coroutines, for `async with`.
+
+    The work is done in the default executor of the event loop. Who is cancelled goes on at once.
+
+    >>> async with store.async_snapshot("a.json", "b.json") as snap:
+    ...     a, b = await snap.read_json("a.json"), await snap.read_json("b.json")
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._left = False
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._snapshot)[1:]}"
+
+    @property
+    def root(self) -> str:
+        """As `Snapshot.root`."""
+        return self._snapshot.root
+
+    @property
+    def state_version(self) -> str:
+        """As `Snapshot.state_version`."""
+        return self._snapshot.state_version
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        try:
+            await asyncio.shield(self._loop.run_in_executor(None, self._enter))
+        except (asyncio.CancelledError, GeneratorExit):
+            self._leave()
+            raise
+        return self
+
+    def _enter(self) -> None:
+        self._snapshot.__enter__()
+        if self._left:
+            self._snapshot.close()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, GeneratorExit):
+            self._leave()
+        else:
+            await self.close()
+
+    async def close(self) -> None:
+        """As `Snapshot.close`."""
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._snapshot.close))
+
+    def _leave(self) -> None:
+        """Close it when the call that runs has come to its end, and do not wait."""
+        self._left = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.run_in_executor(None, self._snapshot.close)
+        else:
+            self._snapshot.close()
+
+    async def _call(self, function: Callable[Concatenate[Snapshot, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        call = partial(function, self._snapshot, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(None, call)
+
+    async def read(self, path: AnyPath) -> bytes:
+        """As `Snapshot.read`."""
+        return await self._call(Snapshot.read, path)
+
+    async def read_text(self, path: AnyPath) -> str:
+        """As `Snapshot.read_text`."""
+        return await self._call(Snapshot.read_text, path)
+
+    async def read_json(self, path: AnyPath) -> Any:
+        """As `Snapshot.read_json`."""
+        return await self._call(Snapshot.read_json, path)
+
+    async def exists(self, path: AnyPath) -> bool:
+        """As `Snapshot.exists`."""
+        return await self._call(Snapshot.exists, path)
+
+    async def listdir(self, path: AnyPath = ".") -> list[str]:
+        """As `Snapshot.listdir`."""
+        return await self._call(Snapshot.listdir, path)
+
+    async def glob(self, pattern: str | bytes) -> list[str]:
+        """As `Snapshot.glob`."""
+        return await self._call(Snapshot.glob, pattern)
+
+    async def version(self, path: AnyPath) -> str | None:
+        """As `Snapshot.version`."""
+        return await self._call(Snapshot.version, path)

@@ -1,0 +1,106 @@
+"""What the tasks of an event loop have to do with each other and with the threads of their transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from txfiles import _fs
+from txfiles.errors import LockTimeoutError, NestedTransactionError, TransactionClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from txfiles._worker import Job, Worker
+
+T = TypeVar("T")
+
+
+class Owner:
+    """The current task, who would wait for itself in a second transaction, until it has left the first."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        self._task: object = object() if task is None else weakref.ref(task)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Owner) and self._task == other._task
+
+    def leave(self) -> None:
+        self._task = object()
+
+
+class Turn:
+    """The tasks of one event loop that want one root, in the order in which they came; one of them has its turn."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, root: str) -> None:
+        self._loop = loop
+        self._root = root
+        self._lock = asyncio.Lock()
+        self._owner: Owner | None = None
+
+    async def take(self, owner: Owner, timeout: float | None) -> None:
+        if self._owner == owner:
+            message = f"this task already has a transaction on {self._root!r}"
+            raise NestedTransactionError(message, path=self._root)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._lock.acquire()
+        except TimeoutError:
+            message = f"{self._root!r} is locked by another task; waited {timeout} s"
+            raise LockTimeoutError(message, path=self._root) from None
+        self._owner = owner
+
+    def leave(self) -> None:
+        """From any thread."""
+        if self._owner is not None:
+            self._owner.leave()
+        if asyncio._get_running_loop() is self._loop:
+            self._lock.release()
+        else:
+            _in_loop(self._loop, self._lock.release)
+
+
+_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.WeakValueDictionary[str, Turn]]
+_turns = weakref.WeakKeyDictionary()
+
+
+def turn_at(root: str) -> Turn:
+    loop = asyncio.get_running_loop()
+    turns = _turns.setdefault(loop, weakref.WeakValueDictionary())
+    return turns.setdefault(root, Turn(loop, root))
+
+
+async def run(worker: Worker, job: Job[T], stop: Callable[[], None] = lambda: None) -> T:
+    """Have the worker do a job. Who is cancelled meanwhile calls `stop`, and goes on when the job is finished."""
+    if worker.pid != _fs.current().pid():
+        raise TransactionClosedError("the transaction belongs to the process that began it")
+    loop = asyncio.get_running_loop()
+    finished = loop.create_future()
+    job.tell = partial(_in_loop, loop, finished.set_result, None)
+    worker.post(job)
+    cancelled: asyncio.CancelledError | None = None
+    while not job.finished:
+        try:
+            await asyncio.shield(finished)
+        except asyncio.CancelledError as error:
+            cancelled = error
+            stop()
+    if cancelled is None:
+        return job.result()
+    try:
+        if job.error is not None:
+            raise cancelled from job.error
+        raise cancelled
+    finally:
+        del cancelled
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:
+    with suppress(RuntimeError):  # the loop is closed: nobody waits there
+        loop.call_soon_threadsafe(call, *args)

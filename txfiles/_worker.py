@@ -1,0 +1,244 @@
+"""The thread of one transaction: makes all its calls, in their order, and ends with it."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import IO, TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from txfiles import _paths
+from txfiles.errors import LockTimeoutError, Outcome, TransactionClosedError, TxFilesError
+from txfiles.transaction import FileTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from txfiles._home import Home
+    from txfiles._journal import Durability
+    from txfiles._lock import Lock
+    from txfiles._paths import AnyPath
+    from txfiles.snapshot import Snapshot
+
+T = TypeVar("T")
+
+_running: set[Worker] = set()
+
+
+class ServedTransaction(FileTransaction):
+    """A transaction whose `begin` another thread can stop, and that knows what became of it."""
+
+    outcome: Outcome = "before"
+
+    def __init__(
+        self,
+        root: AnyPath,
+        owner: object,
+        base: Snapshot | None,
+        *,
+        durability: Durability,
+        timeout: float | None,
+        create: bool,
+    ) -> None:
+        super().__init__(root, durability=durability, timeout=timeout, create=create)
+        self._owner = owner
+        self._base = base
+        self._stopped = False
+        self._entering: Lock | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._state not in ("open", "prepared")
+
+    @property
+    def is_prepared(self) -> bool:
+        return self._state == "prepared"
+
+    def stop_waiting(self) -> None:
+        """`begin`, now or later, ends with `LockTimeoutError` unless it is about to succeed."""
+        self._stopped = True
+        if (lock := self._entering) is not None:
+            lock.stop_waiting()
+
+    def _enter(self, home: Home, deadline: float | None) -> str | None:
+        self._entering = home.lock
+        try:
+            if self._stopped:
+                raise LockTimeoutError("nobody waits for the lock any more", path=_paths.decode(self._root))
+            waiting = super()._enter(home, deadline)
+        finally:
+            self._entering = None
+        if waiting is None and self._base is not None:
+            self._staging.checks.append(self._base.require_unchanged)
+        return waiting
+
+    def commit(self) -> None:
+        self.outcome = "unknown"
+        try:
+            super().commit()
+        except TxFilesError as error:
+            self.outcome = error.outcome
+            raise
+        self.outcome = "after"
+
+    def leave(self) -> None:
+        """End without a decision: what is open is rolled back, what is prepared stays so."""
+        if not self.ended:
+            self._end(discard=self._state == "open")
+
+
+class Job(Generic[T]):
+    """A call, and what came of it. `tell` is called in the thread when it is finished."""
+
+    def __init__(self, call: Callable[[], T], tell: Callable[[], None] = lambda: None) -> None:
+        self._call: Callable[[], T] | None = call
+        self.tell = tell
+        self.finished = False
+        self.value: T | None = None
+        self.error: BaseException | None = None
+
+    def skip(self) -> None:
+        """Do not make the call, unless it has begun."""
+        self._call = None
+
+    def run(self) -> None:
+        call, self._call = self._call, None
+        try:
+            if call is not None:
+                self.value = call()
+        except BaseException as error:  # raised where the result is awaited
+            self.error = error
+        del call
+        self.finished = True
+        self.tell()
+
+    def refuse(self) -> None:
+        self._call, self.error = None, TransactionClosedError("the transaction has ended")
+        self.run()
+
+    def result(self) -> T:
+        """REQUIRES: it is finished and was not skipped."""
+        if self.error is not None:
+            raise self.error
+        return cast("T", self.value)
+
+
+class Worker:
+    """A thread for the transaction that `make` returns, from its `begin` on.
+
+    Daemonic, because it must not keep a program alive whose event loop was abandoned; at the interpreter's exit the
+    call that runs comes to its end, and the transaction is rolled back.
+    """
+
+    def __init__(self, make: Callable[[], ServedTransaction], pid: int) -> None:
+        self.tx: ServedTransaction | None = None
+        self.pid = pid
+        self._make = make
+        self._stopped = False
+        self._ended = False
+        self._files: list[IO[Any]] = []
+        self._savepoints: list[AbstractContextManager[None]] = []
+        self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="txfiles transaction", daemon=True)
+        self._thread.start()
+
+    # -- from any thread ----------------------------------------------------------------------------------------
+
+    def post(self, job: Job[Any]) -> None:
+        self._jobs.put(job)
+        if self._ended:
+            self._refuse_rest()
+
+    def stop_waiting(self) -> None:
+        self._stopped = True
+        if self.tx is not None:
+            self.tx.stop_waiting()
+
+    def end(self) -> None:
+        """Whatever is still open then is rolled back. Nobody waits for it; may be called by a destructor."""
+        self.stop_waiting()
+        self._jobs.put(None)
+
+    def join(self) -> None:
+        self._thread.join()
+
+    # -- in the thread ------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        _running.add(self)
+        try:
+            while (job := self._jobs.get()) is not None:
+                job.run()
+                del job
+            self.leave()
+        finally:
+            _running.discard(self)
+            self._ended = True
+            self._refuse_rest()
+
+    def _refuse_rest(self) -> None:
+        with suppress(Empty):
+            while True:
+                if (job := self._jobs.get_nowait()) is not None:
+                    job.refuse()
+
+    def begin(self) -> ServedTransaction:
+        tx = self.tx = self._make()
+        if self._stopped:
+            tx.stop_waiting()
+        tx.begin()
+        return tx
+
+    def leave(self) -> None:
+        while self._savepoints:
+            self.leave_savepoint(GeneratorExit())
+        if self.tx is not None:
+            self.finish(self.tx.leave)
+
+    def finish(self, call: Callable[[], T]) -> T:
+        """A call with which the transaction may end; its files end with it."""
+        try:
+            return call()
+        finally:
+            if self.tx is None or self.tx.ended:
+                while self._files:
+                    self._files.pop().close()
+
+    def open(self, path: AnyPath, mode: str) -> IO[Any]:
+        assert self.tx is not None
+        file = self.tx.open(path, mode)
+        self._files.append(file)
+        return file
+
+    def undo_open(self, job: Job[IO[Any]]) -> None:
+        if (file := job.value) is not None:
+            self.close(file, GeneratorExit())
+
+    def close(self, file: IO[Any], error: BaseException | None) -> None:
+        if file in self._files:
+            self._files.remove(file)
+            file.__exit__(None if error is None else type(error), error, None)
+
+    def enter_savepoint(self) -> None:
+        assert self.tx is not None
+        savepoint = self.tx.savepoint()
+        savepoint.__enter__()
+        self._savepoints.append(savepoint)
+
+    def leave_savepoint(self, error: BaseException | None) -> None:
+        savepoint = self._savepoints.pop()
+        if error is None:
+            savepoint.__exit__(None, None, None)
+        else:
+            savepoint.__exit__(type(error), error, error.__traceback__)
+
+
+@atexit.register
+def _end_all() -> None:
+    workers = list(_running)
+    for worker in workers:
+        worker.end()
+    for worker in workers:
+        worker.join()

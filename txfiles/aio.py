@@ -1,0 +1,347 @@
+"""`AsyncFileTransaction`: the calls of `FileTransaction` as coroutines.
+
+A transaction that has its turn has a thread of its own, which makes all its calls in their order and ends with it: no
+pool is held up by those that wait for a lock or a disk, a savepoint stays in one thread, and what was started comes to
+its end whoever stops waiting for it. The tasks of one event loop wait for their turn at a root in the loop, not in
+threads; only the first of them asks for the lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+import warnings
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
+
+from txfiles import _fs, _json, _paths
+from txfiles._async_file import AsyncFile
+from txfiles._async_snapshot import AsyncSnapshot
+from txfiles._tasks import Owner, Turn, run, turn_at
+from txfiles._worker import Job, ServedTransaction, Worker
+from txfiles.errors import ConflictError, TransactionClosedError
+from txfiles.transaction import _UNSET, FileTransaction, check_settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from types import TracebackType
+
+    from txfiles._journal import Durability
+    from txfiles._paths import AnyPath
+    from txfiles.errors import Outcome
+    from txfiles.snapshot import Snapshot
+    from txfiles.transaction import Data, _Unset
+
+__all__ = ["AsyncFile", "AsyncFileTransaction", "AsyncSnapshot"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AsyncFileTransaction:
+    """`FileTransaction` for asyncio: the same arguments, the same methods as coroutines, no file work in the loop.
+
+    A call that is cancelled comes to its end before `CancelledError` goes on; after that nothing of it runs any more.
+    Leaving the block by an exception, also by `CancelledError`, rolls back. A commit that has begun is finished, and
+    only then the cancellation goes on: the state is that before or that after, `outcome` says which, and the lock is
+    free. Who is cancelled while it waits for the lock stops waiting at once.
+
+    The calls of several tasks on one transaction are made one after another. Work that a generator or file object
+    given to `write` does is done in the thread of the transaction.
+
+    >>> async def save():
+    ...     async with AsyncFileTransaction(root) as tx:
+    ...         await tx.write("a.txt", "one")
+    ...         await tx.write_json("b.json", {"two": 2})
+    """
+
+    def __init__(
+        self,
+        root: AnyPath,
+        *,
+        durability: Durability = "full",
+        timeout: float | None = 10.0,
+        create: bool = False,
+    ) -> None:
+        self._worker: Worker | None = None  # first, for __del__
+        check_settings(durability, timeout)
+        given = _paths.decode(_paths.to_bytes(root))
+        self._root = str(Path(given).absolute()) if given else given  # links are resolved in the thread
+        self._timeout = timeout
+        self._base: Snapshot | None = None
+        self._make = partial(ServedTransaction, self._root, durability=durability, create=create)
+        self._turn: Turn | None = None
+        self._tx: ServedTransaction | None = None
+        self._savepoints: list[object] = []  # the tasks that are in them
+
+    def __repr__(self) -> str:
+        state = "open" if self._worker is not None else "new" if self._tx is None else "ended"
+        return f"<{type(self).__name__} {self._root!r} {state}>"
+
+    @property
+    def outcome(self) -> Outcome:
+        """What is on disk: the state `"before"`, from a successful commit on `"after"`; else `"unknown"`."""
+        return "before" if self._tx is None else self._tx.outcome
+
+    @property
+    def transaction_id(self) -> str:
+        """As `FileTransaction.transaction_id`."""
+        if self._tx is None:
+            raise TransactionClosedError("the transaction has not begun")
+        return self._tx.transaction_id
+
+    # -- begin and end ------------------------------------------------------------------------------------------
+
+    async def begin(self) -> Self:
+        """As `FileTransaction.begin`. The tasks of one event loop have their turns in the order in which they came."""
+        if self._turn is not None or self._tx is not None:
+            raise TransactionClosedError("the transaction has begun already; make a new one")
+        until = None if self._timeout is None else time.monotonic() + self._timeout
+        owner = Owner()
+        turn = self._turn = turn_at(self._root)
+        try:
+            await turn.take(owner, self._timeout)
+        except BaseException:
+            self._turn = None
+            raise
+        try:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            make = partial(self._make, owner=owner, base=self._base, timeout=left)
+            worker = self._worker = Worker(make, _fs.current().pid())
+            try:
+                self._tx = await run(worker, Job(worker.begin), worker.stop_waiting)
+            except asyncio.CancelledError:
+                await run(worker, Job(worker.leave))
+                raise
+        except BaseException:
+            self._let_go()
+            raise
+        return self
+
+    async def commit(self) -> None:
+        """As `FileTransaction.commit`. Once it has begun it comes to its end, also when it is cancelled."""
+        await self._end(ServedTransaction.commit)
+
+    async def rollback(self) -> None:
+        """As `FileTransaction.rollback`."""
+        await self._end(ServedTransaction.rollback)
+
+    async def prepare(self) -> str:
+        """As `FileTransaction.prepare`. It is undone when it is cancelled: nobody has got the id."""
+        worker, tx = self._serving()
+        try:
+            return await self._end(ServedTransaction.prepare)
+        except asyncio.CancelledError:
+            if tx.is_prepared:
+                await self._end(ServedTransaction.rollback)
+            raise
+        except GeneratorExit:
+            worker.post(Job(tx.rollback))
+            worker.end()
+            raise
+
+    async def __aenter__(self) -> Self:
+        return await self.begin()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._worker is None or self._worker.pid != _fs.current().pid():
+            return
+        if isinstance(error, GeneratorExit):  # whoever closes a coroutine cannot wait
+            self._let_go()
+            return
+        await self._end(lambda tx: tx.__exit__(kind, error, traceback))
+
+    def __del__(self) -> None:
+        if self._worker is not None and self._worker.pid == _fs.current().pid():
+            warnings.warn(
+                f"{self!r} was dropped while open; it is rolled back", ResourceWarning, stacklevel=2, source=self
+            )
+            self._let_go()
+
+    async def _end(self, call: Callable[[ServedTransaction], T]) -> T:
+        """Make a call with which the transaction may end. A cancellation that came before it rolls back.
+
+        Who is cancelled sees `CancelledError`, and that may go unheard: a failed commit is told to the loop as well.
+        """
+        worker, tx = self._serving()
+        try:
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                await run(worker, Job(worker.leave))
+                raise
+            return await run(worker, Job(partial(worker.finish, partial(call, tx))))
+        except asyncio.CancelledError as cancelled:
+            if cancelled.__cause__ is not None:
+                message = f"the end of {self!r} failed while its task was cancelled"
+                context = {"message": message, "exception": cancelled.__cause__}
+                asyncio.get_running_loop().call_exception_handler(context)
+            raise
+        except GeneratorExit:
+            self._let_go()
+            raise
+        finally:
+            if tx.ended:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """The thread ends, and what is still open is rolled back there."""
+        worker, self._worker = self._worker, None
+        turn, self._turn = self._turn, None
+        if worker is not None:
+            worker.end()
+        if turn is not None:
+            turn.leave()
+
+    def _serving(self) -> tuple[Worker, ServedTransaction]:
+        worker, tx = self._worker, self._tx
+        if worker is None or tx is None:
+            raise TransactionClosedError(f"the transaction has {'not begun' if tx is None else 'ended'}")
+        return worker, tx
+
+    async def _call(
+        self, function: Callable[Concatenate[FileTransaction, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        worker, tx = self._serving()
+        job = Job(partial(function, tx, *args, **kwargs))
+        return await run(worker, job, job.skip)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    async def read(self, path: AnyPath) -> bytes:
+        """As `FileTransaction.read`."""
+        return await self._call(FileTransaction.read, path)
+
+    async def read_text(self, path: AnyPath) -> str:
+        """As `FileTransaction.read_text`."""
+        return await self._call(FileTransaction.read_text, path)
+
+    async def read_json(self, path: AnyPath) -> Any:
+        """As `FileTransaction.read_json`."""
+        return await self._call(FileTransaction.read_json, path)
+
+    async def exists(self, path: AnyPath) -> bool:
+        """As `FileTransaction.exists`."""
+        return await self._call(FileTransaction.exists, path)
+
+    async def listdir(self, path: AnyPath = ".") -> list[str]:
+        """As `FileTransaction.listdir`."""
+        return await self._call(FileTransaction.listdir, path)
+
+    async def glob(self, pattern: str | bytes) -> list[str]:
+        """As `FileTransaction.glob`."""
+        return await self._call(FileTransaction.glob, pattern)
+
+    async def version(self, path: AnyPath) -> str | None:
+        """As `FileTransaction.version`."""
+        return await self._call(FileTransaction.version, path)
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    async def write(self, path: AnyPath, data: Data, *, if_version: str | _Unset | None = _UNSET) -> None:
+        """As `FileTransaction.write`. A file object or iterable is read in the thread of the transaction."""
+        if isinstance(data, (bytearray, memoryview)):
+            data = bytes(data)  # other tasks may change it meanwhile
+        await self._call(FileTransaction.write, path, data, if_version=if_version)
+
+    async def write_json(
+        self, path: AnyPath, value: Any, *, indent: int | None = 2, if_version: str | _Unset | None = _UNSET
+    ) -> None:
+        """As `FileTransaction.write_json`. The value is serialised at once: other tasks may change it meanwhile."""
+        data = _json.dumps(value, indent, _paths.decode(_paths.to_bytes(path)))
+        await self._call(FileTransaction.write, path, data, if_version=if_version)
+
+    @overload
+    def open(self, path: AnyPath, mode: Literal["r", "w", "a", "x"] = "r") -> AsyncFile[str]: ...
+    @overload
+    def open(self, path: AnyPath, mode: Literal["rb", "wb", "ab", "xb"]) -> AsyncFile[bytes]: ...
+    @overload
+    def open(self, path: AnyPath, mode: str) -> AsyncFile[Any]: ...
+    def open(self, path: AnyPath, mode: str = "r") -> AsyncFile[Any]:
+        """As `FileTransaction.open`: `async with tx.open(...) as file`, or `file = await tx.open(...)`.
+
+        The file is closed with the transaction at the latest.
+        """
+        return AsyncFile(self._serving()[0], path, mode)
+
+    async def delete(self, path: AnyPath, *, missing_ok: bool = False) -> None:
+        """As `FileTransaction.delete`."""
+        await self._call(FileTransaction.delete, path, missing_ok=missing_ok)
+
+    async def delete_tree(self, path: AnyPath) -> None:
+        """As `FileTransaction.delete_tree`."""
+        await self._call(FileTransaction.delete_tree, path)
+
+    async def move(self, source: AnyPath, target: AnyPath) -> None:
+        """As `FileTransaction.move`."""
+        await self._call(FileTransaction.move, source, target)
+
+    async def copy(self, source: AnyPath, target: AnyPath) -> None:
+        """As `FileTransaction.copy`."""
+        await self._call(FileTransaction.copy, source, target)
+
+    async def mkdir(self, path: AnyPath) -> None:
+        """As `FileTransaction.mkdir`."""
+        await self._call(FileTransaction.mkdir, path)
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """As `FileTransaction.savepoint`. What other tasks stage meanwhile in the same transaction belongs to it.
+
+        Raises `TransactionClosedError` while another task is in a savepoint of the transaction.
+        """
+        worker, _ = self._serving()
+        task = asyncio.current_task()
+        if self._savepoints and self._savepoints[-1] is not task:
+            raise TransactionClosedError("another task is in a savepoint of this transaction")
+        self._savepoints.append(task)
+        job = Job(worker.enter_savepoint)
+        try:
+            await run(worker, job)
+            yield
+        except GeneratorExit as error:
+            worker.post(Job(partial(worker.leave_savepoint, error)))
+            raise
+        except BaseException as error:
+            if job.error is None and self._worker is worker:
+                await run(worker, Job(partial(worker.leave_savepoint, error)))
+            raise
+        else:
+            if self._worker is worker:
+                await run(worker, Job(partial(worker.leave_savepoint, None)))
+        finally:
+            self._savepoints.pop()
+
+
+async def update(
+    begin: Callable[[], AsyncFileTransaction],
+    change: Callable[[AsyncFileTransaction], Awaitable[T]],
+    pauses: Iterable[float],
+) -> T:
+    """`FileStore.async_update`, trying again after each of the pauses."""
+    for pause in pauses:
+        try:
+            async with begin() as tx:
+                return await change(tx)
+        except ConflictError:
+            await asyncio.sleep(pause)
+    async with begin() as tx:
+        return await change(tx)
+
+
+async def wait_for_change(look: Callable[[], str], since: str, timeout: float | None, pauses: Iterable[float]) -> str:
+    """`FileStore.async_wait_for_change`, looking again after each of the pauses."""
+    loop = asyncio.get_running_loop()
+    until = math.inf if timeout is None else loop.time() + timeout
+    for pause in pauses:
+        version = await loop.run_in_executor(None, look)
+        left = until - loop.time()
+        if version != since or left <= 0:
+            break
+        await asyncio.sleep(min(pause, left))
+    return version
