@@ -155,6 +155,8 @@ class Snapshot:
         self._answers["file", name] = FileNotFoundError if file is None else file
         if file is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", _paths.decode(name))
+        if file.data is not None:
+            return file.data
         with _paths.Naming(name):
             return file.content(self._fs)
 
@@ -268,8 +270,7 @@ class _File:
         return version_of(self.stat)
 
     def content(self, fs: FileSystem) -> bytes:
-        if self.data is not None:
-            return self.data
+        """REQUIRES: it is open."""
         fs.seek(self.fd, 0, 0)
         return self._read(fs)
 
