@@ -115,12 +115,18 @@ def kill_at_a_random_step(manager: ContextManager) -> None:
     assert os.WIFSIGNALED(how)
 
 
-def kill_at_a_random_time(manager: ContextManager, after: float) -> None:
-    """Let a child go on with the conversation and kill it after some seconds."""
+def kill_at_a_random_time(manager: ContextManager, longest: float) -> None:
+    """Let a child go on with the conversation and kill it within so many seconds."""
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
+        converse(manager, 1)
+        os.write(writing, b"at work")
         converse(manager, 10_000)
-    time.sleep(after)
+    os.read(reading, 7)
+    os.close(reading)
+    os.close(writing)
+    time.sleep(random.uniform(0, longest))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
@@ -144,7 +150,7 @@ def main() -> int:
     logging.getLogger("txfiles").setLevel(logging.ERROR)  # what is recovered is told below
     for number in range(1, options.kills + 1):
         if options.naive:
-            kill_at_a_random_time(manager, 0.02 + random.uniform(0, 4 * each))
+            kill_at_a_random_time(manager, 4 * each)
         else:
             kill_at_a_random_step(manager)
         report = recover(directory)

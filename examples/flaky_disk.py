@@ -100,7 +100,8 @@ def failing(number: int) -> Iterator[list[str]]:
             made += 1
             if made == number:
                 failed.append(name)
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
+                path = args[0] if isinstance(args[0], (str, bytes, Path)) else None
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
             return call(*args, **options)
 
         return counted

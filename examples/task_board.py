@@ -29,7 +29,7 @@ from _show import fork, parser, replace, workplace
 
 from txfiles import JsonDocuments
 
-WORKERS = 4
+WORKERS = 3
 EVENTS = 50  # each process makes at least so many
 SILENCE = 0.5  # seconds without a heartbeat after which a worker counts as dead
 EMPTY: dict[str, Any] = {"todo": [], "doing": {}, "done": [], "counts": {}, "beats": {}, "events": []}

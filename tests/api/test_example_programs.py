@@ -55,7 +55,7 @@ def test_the_four_files_agree_after_every_kill(memory: Path) -> None:
 
 
 def test_the_usual_way_tears_the_four_files(memory: Path) -> None:
-    assert "TORN" in run("context_manager", memory, "--kills", 25, "--naive", well=False)
+    assert "TORN" in run("context_manager", memory, "--kills", 60, "--naive", well=False)
 
 
 # -- snapshot_store: killed in the middle of saves, and two processes at once -----------------------------------------
@@ -68,8 +68,8 @@ def test_no_snapshot_is_lost() -> None:
 
 
 def test_the_usual_way_loses_snapshots() -> None:
-    told = run("snapshot_store", "--kills", 25, "--naive", well=False)
-    assert numbers(told, "25 kills: # of them damaged the tables") > [0]
+    told = run("snapshot_store", "--kills", 15, "--naive", well=False)
+    assert numbers(told, "15 kills: # of them damaged the tables") > [0]
     assert numbers(told, "at once: # of 120 are lost") > [0]
 
 
@@ -99,10 +99,10 @@ def test_the_usual_way_breaks_links_and_tears_the_stores_on_a_full_disk() -> Non
 @pytest.mark.parametrize("durability", ["full", "process"])
 def test_the_board_holds(durability: str) -> None:
     told = run("task_board", "--kills", 6, TASK_BOARD_DURABILITY=durability)
-    [events] = numbers(told, "4 workers and a dispatcher made # events")
-    assert events >= 5 * 50
+    [events] = numbers(told, "3 workers and a dispatcher made # events")
+    assert events >= 4 * 50
     added, done = numbers(told, "# tasks were added, # are done")
-    assert added == done > 50
+    assert added == done > 30
     assert re.findall(r"^ +(\d+) ", told, re.MULTILINE) == ["0"] * 6
 
 
