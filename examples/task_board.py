@@ -228,10 +228,13 @@ def main() -> int:
         seconds = time.perf_counter() - began
         tables = board.load()
 
-    problems = judge(tables, added, made) | {"looks that found wrong counts": wrong}
+    problems = judge(tables, added, made) | {"looks, on the way, that found wrong counts": wrong}
     steps = sum(made.values())
     print(f"{WORKERS} workers and a dispatcher made {steps} events in {seconds:.1f} s; {options.kills} were killed")
-    print(f"{added} tasks were added, {len(set(tables['done']))} are done; somebody looked {looks} times")
+    taken = sum(what.startswith("took") for _, _, what in tables["events"])
+    done = len(set(tables["done"]))
+    print(f"{added} tasks were added, {done} are done; {taken} times one was taken back from a dead worker")
+    print(f"somebody looked {looks} times while the others worked; found were")
     for what, number in problems.items():
         print(f"  {number:4} {what}")
     return 1 if any(problems.values()) else 0
