@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from tests.crash.test_simfs_engine import SCENARIOS, commit, files, write
-from txfiles import FileTransaction, _layout, _protocol, recover
-from txfiles.errors import RecoveryConflictError, RecoveryError, TxFilesError
+from txfiles import FileTransaction, recover
+from txfiles.errors import CommitError, RecoveryConflictError, RecoveryError, TxFilesError
 from txfiles.testing import Crash, Options, Scenario, SimFS, Tree
 from txfiles.testing._simfs import KILL
 
@@ -515,31 +515,6 @@ def undone_or_not(fs: SimFS, allowed: Sequence[Tree]) -> None:
     assert {fs.get(f"/sim/{name}").split()[0] for name in "ab"} in ({b"old"}, {b"new"})
 
 
-# -- two-phase ------------------------------------------------------------------------------------------------------
-
-
-def two_phase(fs: SimFS) -> None:
-    """Prepare, and the decision to commit."""
-    tx = FileTransaction("/sim").begin()
-    for name in "abe":
-        tx.write(name, f"new {name}")
-    home = tx._home
-    try:
-        journal = _protocol.prepare(home, tx._staging, "full", two_phase=True)
-        assert journal is not None
-        names = [_layout.journal(journal.tid, state) for state in ("intent", "prepared")]
-        fs.rename(home.private_fd, names[0], home.private_fd, names[1])
-        fs.sync_dir(home.private_fd)
-        _protocol.Commit(home, journal, "prepared")()
-    finally:
-        tx._end(discard=False)
-
-
-def prepared_or_done(fs: SimFS, allowed: Sequence[Tree]) -> None:
-    left = [name for name in fs.names(PRIVATE) if name.endswith(".prepared")]
-    assert fs.tree() == allowed[0] if left else fs.tree() in allowed
-
-
 # -- process durability and power loss ------------------------------------------------------------------------------
 
 
@@ -559,6 +534,65 @@ def there_and_whole(fs: SimFS, allowed: Sequence[Tree]) -> None:
     if len(allowed) == 1:
         assert fs.get("/sim/a") == b"new a"
     assert not pending(fs)
+
+
+def undone_process(fs: SimFS) -> None:
+    def fail() -> None:
+        raise OSError(errno.EIO, "injected")
+
+    with suppress(CommitError), FileTransaction("/sim", durability="process") as tx:
+        WRITES(tx)
+        fs.plan = at_call("rename", 4, fail)
+    fs.plan = None
+
+
+# -- what HEAD vouches for ------------------------------------------------------------------------------------------
+
+
+def in_new_root(_: SimFS) -> None:
+    with FileTransaction("/sim/new/root", create=True) as tx:
+        tx.write("a", "new")
+
+
+def recover_new_root(fs: SimFS) -> None:
+    if fs.exists("/sim/new/root"):
+        recover("/sim/new/root")
+
+
+def whole_new_root(fs: SimFS, allowed: Sequence[Tree]) -> None:
+    there = fs.exists("/sim/new/root/a")
+    assert there or len(allowed) > 1
+    assert not there or fs.get("/sim/new/root/a") == b"new"
+
+
+def overwritten_since_head(fs: SimFS) -> None:
+    """Another program overwrote what the last transaction wrote, and did not sync."""
+    files(fs)
+    commit(write("a"))(fs)
+    fs.sync_everything()
+    fs.put("/sim/a", "theirs", synced=False)
+
+
+def directory_again(fs: SimFS) -> None:
+    """Somebody removed a directory that the last transaction used, and made it anew without a sync."""
+    files(fs)
+    commit(write("x/y"))(fs)
+    fs.sync_everything()
+    fs.remove("/sim/x/y")
+    fs.remove("/sim/x")
+    fs.put("/sim/e", "takes its inode number")
+    fs.mkdirs("/sim/x", synced=False)
+
+
+def directory_of_process(fs: SimFS) -> None:
+    files(fs)
+    commit(write("x/y"), durability="process")(fs)
+
+
+def z_is_there(fs: SimFS, allowed: Sequence[Tree]) -> None:
+    if len(allowed) == 1:
+        assert fs.get("/sim/x/z") == b"new x/z"
+    at_rest(fs, allowed)
 
 
 def prepared_twice(fs: SimFS) -> None:
@@ -763,9 +797,12 @@ EXTRA = {
             lambda fs: fs.remove(private(fs, ".1.old")),
             refuses_to_roll_back,
         ),
-        Scenario("two-phase", files, [two_phase], check=prepared_or_done),
+        Scenario("undone-process-power-loss", files, [undone_process], check=quietly),
+        Scenario("new-root", nothing, [in_new_root], recover=recover_new_root, check=whole_new_root),
+        Scenario("overwritten-since-head", overwritten_since_head, [commit(write("a", "b"))], check=there_and_whole),
+        Scenario("directory-again", directory_again, [commit(write("x/z"))], check=z_is_there),
+        Scenario("directory-of-process", directory_of_process, [commit(write("x/z"))], check=z_is_there),
         Scenario("process-power-loss", files, [commit(WRITES, durability="process")], check=quietly),
         Scenario("after-process", after_process, [commit(write("a"))], check=there_and_whole),
     ]
 }
-EVERYTHING = {**EXTRA, **SCENARIOS}
