@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import os
 import random
 import signal
@@ -11,10 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fsspec
 import pytest
 
 from tests.support.boundary import tree
 from txfiles import _fs, recover, status
+from txfiles.integrations import fsspec as module
 from txfiles.integrations.fsspec import TxFilesFileSystem
 from txfiles.testing import killed_at_call
 from txfiles.testing._faults import FaultyFS
@@ -112,6 +115,16 @@ def test_a_table_that_cannot_be_written_leaves_all_as_they_were(fs: TxFilesFileS
         writes(root, 2)[1]()
         broken.to_csv(f"txfiles://{root}/a.csv", index=False, chunksize=5)
     assert generation(root) == 1
+
+
+def test_the_example_in_the_docstring_runs(root: Path) -> None:
+    (example,) = doctest.DocTestFinder(recurse=False).find(
+        module, globs={"fsspec": fsspec, "root": root, "table": table(1)}
+    )
+    runner = doctest.DocTestRunner()
+    runner.run(example)
+    assert (runner.tries, runner.failures) == (2, 0)
+    assert set(tree(root)) == {"a.json", "b.csv"}
 
 
 def test_a_table_alone(root: Path) -> None:

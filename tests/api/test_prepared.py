@@ -8,6 +8,7 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ import pytest
 
 from tests.support.boundary import killed, nth_call, tree
 from tests.support.procs import child, run_python
-from txfiles import FileStore, FileTransaction, _fs, commit_prepared, recover, rollback_prepared, status
+from txfiles import FileStore, FileTransaction, JsonDocuments, _fs, commit_prepared, recover, rollback_prepared, status
 from txfiles.errors import (
     CommitError,
     CommitOutcomeUnknownError,
@@ -179,6 +180,41 @@ def test_the_others_wait_for_the_decision(used: Path) -> None:
     with FileTransaction(used, timeout=10) as tx:
         assert tx.read("a") == b"new a"
     decide.join()
+
+
+def test_without_a_timeout_they_wait_until_it_is_decided(used: Path) -> None:
+    tid = prepared(used)
+    decide = threading.Timer(0.2, rollback_prepared, (used, tid))
+    decide.start()
+    with FileTransaction(used, timeout=None) as tx:
+        assert tx.read("a") == b"old a"
+    decide.join()
+
+
+def test_every_way_to_write_waits(used: Path) -> None:
+    tid = prepared(used)
+    store = FileStore(used, timeout=0)
+    ways: list[Callable[[], object]] = [
+        lambda: store.update(lambda tx: tx.write("b", "x")),
+        lambda: JsonDocuments(used, {"d": 1}, timeout=0).save(d=2),
+        lambda: FileTransaction(used, durability="process", timeout=0).begin(),
+    ]
+    for write in ways:
+        with pytest.raises(LockTimeoutError, match=tid):
+            write()
+    assert tree(used) == OLD
+    rollback_prepared(used, tid)
+
+
+def test_recovery_decides_nothing_whatever_it_is_told(used: Path) -> None:
+    tid = prepared(used)
+    (used / "a").write_bytes(b"theirs")
+    for on_conflict in ("raise", "keep-theirs", "roll-forward", "roll-back"):
+        report = recover(used, on_conflict=on_conflict)  # type: ignore[arg-type]
+        assert [(one.transaction_id, one.paths) for one in report.waiting] == [(tid, ["a", "gone", "new", "new/c"])]
+        assert not report.clean
+    assert tree(used) == {**OLD, "a": b"theirs"}
+    rollback_prepared(used, tid)
 
 
 def test_readers_see_the_state_before(used: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import transaction
@@ -25,6 +26,7 @@ from tests.support.boundary import tree
 from tests.support.procs import run_python
 from txfiles import FileStore, FileTransaction, commit_prepared, recover, rollback_prepared, status
 from txfiles.errors import CommitError, ConflictError, LockTimeoutError, RecoveryConflictError, TransactionClosedError
+from txfiles.integrations import transaction as module
 from txfiles.integrations.transaction import TxFilesDataManager, join
 
 OLD = {"a": b"old a", "gone": b"gone"}
@@ -184,6 +186,31 @@ def test_a_failed_transaction_cannot_be_joined(store: FileStore, manager: transa
     manager.abort()
     with store.transaction():  # the lock is free
         pass
+
+
+def test_the_example_in_the_docstring_runs(store: FileStore) -> None:
+    class Database:
+        rows: ClassVar[dict[str, str]] = {}
+
+        def insert(self, name: str, transaction_id: str) -> None:
+            self.rows[name] = transaction_id
+
+    names = {
+        "transaction": transaction,
+        "join": join,
+        "FileStore": FileStore,
+        "root": store.root,
+        "data": b"...",
+        "database": Database(),
+    }
+    (example,) = doctest.DocTestFinder(recurse=False).find(module, globs=names)
+    runner = doctest.DocTestRunner()
+    runner.run(example)
+    assert (runner.tries, runner.failures) == (1, 0)
+    assert Path(store.root, "photo.jpg").read_bytes() == b"..."
+    head = status(store.root).head
+    assert head is not None
+    assert Database.rows == {"photo.jpg": head.transaction_id}
 
 
 # -- with other data managers ---------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """A file system for fsspec whose transactions are atomic; needs the extra `fsspec`.
 
->>> fs = fsspec.filesystem("txfiles", root="/srv/data")
+>>> fs = fsspec.filesystem("txfiles", root=root)
 >>> with fs.transaction:
-...     fs.pipe("/srv/data/a.json", b"...")
-...     table.to_csv("txfiles:///srv/data/b.csv")  # pandas
+...     fs.pipe(f"{root}/a.json", b"{}")
+...     table.to_csv(f"txfiles://{root}/b.csv")  # pandas
 """
 
 from __future__ import annotations
