@@ -59,7 +59,10 @@ def _docstring(app: Sphinx, what: str, name: str, obj: object, options: object, 
 
 
 def _code(found: re.Match[str]) -> str:
-    return f":py:obj:`{found[1]}`" if re.fullmatch(r"[A-Za-z_][\w.]*", found[1]) else f"``{found[1]}``"
+    if not re.fullmatch(r"[A-Za-z_][\w.]*", found[1]):
+        return f"``{found[1]}``"
+    anywhere = "." if found[1][0].isupper() else ""  # a class, in whatever module
+    return f":py:obj:`{anywhere}{found[1]}`"
 
 
 def setup(app: Sphinx) -> None:
