@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -85,7 +84,7 @@ async def run(worker: Worker, job: Job[T], stop: Callable[[], None] = lambda: No
     job.tell = partial(_in_loop, loop, finished.set_result, None)
     worker.post(job)
     cancelled: asyncio.CancelledError | None = None
-    while not job.finished:
+    while not finished.done():
         try:
             await asyncio.shield(finished)
         except asyncio.CancelledError as error:
@@ -101,6 +100,10 @@ async def run(worker: Worker, job: Job[T], stop: Callable[[], None] = lambda: No
         del cancelled
 
 
-def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:
-    with suppress(RuntimeError):  # the loop is closed: nobody waits there
+def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> bool:
+    """False when the loop is closed."""
+    try:
         loop.call_soon_threadsafe(call, *args)
+    except RuntimeError:
+        return False
+    return True

@@ -90,12 +90,14 @@ class ServedTransaction(FileTransaction):
 
 
 class Job(Generic[T]):
-    """A call, and what came of it. `tell` is called in the thread when it is finished."""
+    """A call, and what came of it.
 
-    def __init__(self, call: Callable[[], T], tell: Callable[[], None] = lambda: None) -> None:
+    `tell` is called in the thread when it is finished; false says that nobody is there any more to hear it.
+    """
+
+    def __init__(self, call: Callable[[], T], tell: Callable[[], bool] = lambda: True) -> None:
         self._call: Callable[[], T] | None = call
         self.tell = tell
-        self.finished = False
         self.value: T | None = None
         self.error: BaseException | None = None
 
@@ -103,7 +105,7 @@ class Job(Generic[T]):
         """Do not make the call, unless it has begun."""
         self._call = None
 
-    def run(self) -> None:
+    def run(self) -> bool:
         call, self._call = self._call, None
         try:
             if call is not None:
@@ -111,8 +113,7 @@ class Job(Generic[T]):
         except BaseException as error:  # raised where the result is awaited
             self.error = error
         del call
-        self.finished = True
-        self.tell()
+        return self.tell()
 
     def refuse(self) -> None:
         self._call, self.error = None, TransactionClosedError("the transaction has ended")
@@ -135,9 +136,9 @@ class Worker:
     def __init__(self, make: Callable[[], ServedTransaction], pid: int) -> None:
         self.tx: ServedTransaction | None = None
         self.pid = pid
+        self.ended = False
         self._make = make
         self._stopped = False
-        self._ended = False
         self._files: list[IO[Any]] = []
         self._savepoints: list[AbstractContextManager[None]] = []
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
@@ -148,7 +149,7 @@ class Worker:
 
     def post(self, job: Job[Any]) -> None:
         self._jobs.put(job)
-        if self._ended:
+        if self.ended:
             self._refuse_rest()
 
     def stop_waiting(self) -> None:
@@ -169,13 +170,12 @@ class Worker:
     def _work(self) -> None:
         _running.add(self)
         try:
-            while (job := self._jobs.get()) is not None:
-                job.run()
+            while (job := self._jobs.get()) is not None and job.run():
                 del job
             self.leave()
         finally:
             _running.discard(self)
-            self._ended = True
+            self.ended = True
             self._refuse_rest()
 
     def _refuse_rest(self) -> None:
@@ -192,10 +192,13 @@ class Worker:
         return tx
 
     def leave(self) -> None:
-        while self._savepoints:
-            self.leave_savepoint(GeneratorExit())
-        if self.tx is not None:
-            self.finish(self.tx.leave)
+        """Roll back what is open, inside out."""
+        try:
+            while self._savepoints:
+                self.leave_savepoint(GeneratorExit())
+        finally:
+            if self.tx is not None:
+                self.finish(self.tx.leave)
 
     def finish(self, call: Callable[[], T]) -> T:
         """A call with which the transaction may end; its files end with it."""
@@ -204,7 +207,8 @@ class Worker:
         finally:
             if self.tx is None or self.tx.ended:
                 while self._files:
-                    self._files.pop().close()
+                    with suppress(OSError):  # what was not written yet goes with the transaction
+                        self._files.pop().close()
 
     def open(self, path: AnyPath, mode: str) -> IO[Any]:
         assert self.tx is not None

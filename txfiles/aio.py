@@ -12,7 +12,6 @@ import asyncio
 import math
 import time
 import warnings
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
@@ -26,7 +25,8 @@ from txfiles.errors import ConflictError, TransactionClosedError
 from txfiles.transaction import _UNSET, FileTransaction, check_settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
     from txfiles._journal import Durability
@@ -75,7 +75,7 @@ class AsyncFileTransaction:
         self._make = partial(ServedTransaction, self._root, durability=durability, create=create)
         self._turn: Turn | None = None
         self._tx: ServedTransaction | None = None
-        self._savepoints: list[object] = []  # the tasks that are in them
+        self._savepoints: list[Owner] = []  # the tasks that are in them
 
     def __repr__(self) -> str:
         state = "open" if self._worker is not None else "new" if self._tx is None else "ended"
@@ -157,11 +157,12 @@ class AsyncFileTransaction:
         await self._end(lambda tx: tx.__exit__(kind, error, traceback))
 
     def __del__(self) -> None:
-        if self._worker is not None and self._worker.pid == _fs.current().pid():
-            warnings.warn(
-                f"{self!r} was dropped while open; it is rolled back", ResourceWarning, stacklevel=2, source=self
-            )
+        worker = self._worker
+        if worker is not None and worker.pid == _fs.current().pid():
+            message = f"{self!r} was dropped while open; it is rolled back"
             self._let_go()
+            if not worker.ended:
+                warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
     async def _end(self, call: Callable[[ServedTransaction], T]) -> T:
         """Make a call with which the transaction may end. A cancellation that came before it rolls back.
@@ -289,33 +290,48 @@ class AsyncFileTransaction:
         """As `FileTransaction.mkdir`."""
         await self._call(FileTransaction.mkdir, path)
 
-    @asynccontextmanager
-    async def savepoint(self) -> AsyncIterator[None]:
+    def savepoint(self) -> AbstractAsyncContextManager[None]:
         """As `FileTransaction.savepoint`. What other tasks stage meanwhile in the same transaction belongs to it.
 
         Raises `TransactionClosedError` while another task is in a savepoint of the transaction.
         """
-        worker, _ = self._serving()
-        task = asyncio.current_task()
-        if self._savepoints and self._savepoints[-1] is not task:
+        return _Savepoint(self._serving()[0], self._savepoints)
+
+
+class _Savepoint:  # no generator: the finalizer of one needs the event loop
+    def __init__(self, worker: Worker, stack: list[Owner]) -> None:
+        self._worker = worker
+        self._stack = stack
+
+    async def __aenter__(self) -> None:
+        owner = Owner()
+        if self._stack and self._stack[-1] != owner:
             raise TransactionClosedError("another task is in a savepoint of this transaction")
-        self._savepoints.append(task)
-        job = Job(worker.enter_savepoint)
+        self._stack.append(owner)
+        entering = Job(self._worker.enter_savepoint)
         try:
-            await run(worker, job)
-            yield
-        except GeneratorExit as error:
-            worker.post(Job(partial(worker.leave_savepoint, error)))
-            raise
+            await run(self._worker, entering)
         except BaseException as error:
-            if job.error is None and self._worker is worker:
-                await run(worker, Job(partial(worker.leave_savepoint, error)))
+            if entering.error is None:
+                await self._leave(error)
+            else:
+                self._stack.pop()
             raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._leave(error)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        self._stack.pop()
+        if self._worker.tx is None or self._worker.tx.ended:
+            return
+        job = Job(partial(self._worker.leave_savepoint, error))
+        if isinstance(error, GeneratorExit):
+            self._worker.post(job)
         else:
-            if self._worker is worker:
-                await run(worker, Job(partial(worker.leave_savepoint, None)))
-        finally:
-            self._savepoints.pop()
+            await run(self._worker, job)
 
 
 async def update(

@@ -1,0 +1,469 @@
+"""Cancelled at each await and during each file call, closed, timed out: before or after, a free lock, no thread."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import DEEP
+from tests.support.boundary import nth_call, tree
+from tests.support.procs import child
+from txfiles import AsyncFileTransaction, FileTransaction, _fs, status
+from txfiles.errors import CommitError, LockTimeoutError
+from txfiles.testing._faults import FaultyFS
+
+Work = Callable[[Path, list[AsyncFileTransaction]], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def memory(watch: Callable[[Path], Path]) -> Iterator[Path]:
+    """A root in memory, where there is any: what is slow here is the disk."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as name:
+        root = watch(Path(name) / "root")
+        root.mkdir()
+        yield root
+        no_threads()
+
+
+def threads() -> int:
+    return sum(thread.name == "txfiles transaction" for thread in threading.enumerate())
+
+
+def no_threads(but: int = 0) -> None:
+    until = time.monotonic() + 10
+    while threads() > but:
+        assert time.monotonic() < until, "a thread was left"
+        time.sleep(0.0005)
+        gc.collect()
+
+
+def fresh(root: Path) -> dict[str, object]:
+    shutil.rmtree(root)
+    root.mkdir()
+    with FileTransaction(root, durability="process") as tx:
+        tx.write("a", "old")
+        tx.write("b", "old")
+    return tree(root)
+
+
+AFTER = {"a": b"new", "d": b"new\n", "sub": None, "sub/c": b"new"}
+
+
+async def blocks(root: Path, kept: list[AsyncFileTransaction], durability: Any = "process") -> None:
+    async with AsyncFileTransaction(root, timeout=None, durability=durability) as tx:
+        kept.append(tx)
+        await tx.write("a", "new")
+        await tx.delete("b")
+        async with tx.savepoint():
+            await tx.write("sub/c", "new")
+        async with tx.open("d", "w") as file:
+            await file.write("new\n")
+        assert await tx.read("a") == b"new"
+
+
+async def two_phases(root: Path, kept: list[AsyncFileTransaction]) -> None:
+    async with AsyncFileTransaction(root, timeout=None, durability="process") as tx:
+        kept.append(tx)
+        await blocks_inside(tx)
+        await tx.prepare()
+        await tx.commit()
+
+
+async def blocks_inside(tx: AsyncFileTransaction) -> None:
+    await asyncio.gather(tx.write("a", "new"), tx.delete("b"), tx.write("sub/c", "new"), tx.write("d", "new\n"))
+
+
+async def explicit(root: Path, kept: list[AsyncFileTransaction]) -> None:
+    tx = await AsyncFileTransaction(root, timeout=None, durability="process").begin()
+    kept.append(tx)
+    try:
+        await blocks_inside(tx)
+    except BaseException:
+        await tx.rollback()
+        raise
+    await tx.commit()
+
+
+WORKS: dict[str, Work] = {"blocks": blocks, "two phases": two_phases, "explicit": explicit}
+
+
+def decide_what_waits(root: Path) -> None:
+    """A cancellation between the two phases leaves a prepared transaction, as any end of the block does."""
+    import txfiles
+
+    for transaction in txfiles.recover(root).waiting:
+        txfiles.rollback_prepared(root, transaction.transaction_id)
+
+
+def check(root: Path, before: dict[str, object], kept: list[AsyncFileTransaction], where: str) -> bool:
+    """The lock is free at once, nothing is left, and the state is the one that `outcome` tells; whether it is after."""
+    if status(root).pending:
+        assert kept, where
+        decide_what_waits(root)
+    with FileTransaction(root, timeout=0, durability="process"):
+        pass
+    assert set(os.listdir(root / ".txfiles")) == {"HEAD", "format", "lock"}, where
+    found = tree(root)
+    assert found in (before, AFTER), where
+    if kept:
+        assert kept[0].outcome == ("after" if found == AFTER else "before"), where
+    return found == AFTER
+
+
+# -- at each await --------------------------------------------------------------------------------------------------
+
+
+class Stepped:
+    """Awaits a coroutine, and calls `at(number, future)` whenever that waits for a future, or `None`: a turn."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], at: Callable[[int, Any], None]) -> None:
+        self.coroutine = coroutine
+        self.at = at
+        self.count = 0
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        step: Callable[[], Any] = partial(self.coroutine.send, None)
+        while True:
+            try:
+                future = step()
+            except StopIteration:
+                return
+            self.count += 1
+            self.at(self.count, future)
+            try:
+                yield future
+            except BaseException as error:
+                step = partial(self.coroutine.throw, error)
+            else:
+                step = partial(self.coroutine.send, None)
+
+
+class Stop(Exception):
+    pass
+
+
+def stop(*_: object) -> None:
+    raise Stop
+
+
+def cancel_now(_: Any) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+def cancel_when_done(future: Any) -> None:
+    """In the moment between the end of the call and the task's next step."""
+    task = asyncio.current_task()
+    assert task is not None
+    if future is None:
+        task.cancel()
+    else:
+        future.add_done_callback(lambda _: task.cancel())
+
+
+HOW: dict[str, tuple[Callable[[Any], None], tuple[int, ...]]] = {
+    "at once": (cancel_now, (0,)),
+    "when done": (cancel_when_done, (0,)),
+    "twice": (cancel_now, (0, 1)),
+    "again and again": (cancel_now, tuple(range(40))),
+}
+
+
+@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize("how", HOW)
+def test_cancelled_at_each_await(memory: Path, how: str, work: str) -> None:
+    cancel, offsets = HOW[how]
+    outcomes = set()
+    for number in range(1, 100):
+        before = fresh(memory)
+        kept: list[AsyncFileTransaction] = []
+
+        def at(count: int, future: Any, number: int = number) -> None:
+            if count - number in offsets:
+                cancel(future)
+
+        async def main(at: Any = at, kept: Any = kept) -> int:
+            stepped = Stepped(WORKS[work](memory, kept), at)
+            with pytest.raises(asyncio.CancelledError):
+                await stepped
+                raise asyncio.CancelledError("there are not so many awaits")
+            return stepped.count
+
+        count = asyncio.run(main())
+        outcomes.add(check(memory, before, kept, f"cancelled at await {number} of {count}"))
+        if count < number:
+            break
+    else:
+        pytest.fail("no end")
+    assert number > (3 if work == "explicit" else 6)
+    assert outcomes == {False, True}
+
+
+@pytest.mark.parametrize("work", ["blocks", "two phases"])
+def test_closed_at_each_await(memory: Path, work: str) -> None:
+    """As an abandoned coroutine is: it cannot wait for the end."""
+    outcomes = set()
+    for number in range(1, 100):
+        before = fresh(memory)
+        kept: list[AsyncFileTransaction] = []
+
+        def at(count: int, _: Any, number: int = number) -> None:
+            if count == number:
+                stop()
+
+        async def main(at: Any = at, kept: Any = kept) -> bool:
+            coroutine = WORKS[work](memory, kept)
+            try:
+                await Stepped(coroutine, at)
+            except Stop:
+                coroutine.close()
+                return True
+            return False
+
+        ended = not asyncio.run(main())
+        no_threads()
+        outcomes.add(check(memory, before, kept, f"closed at await {number}"))
+        if ended:
+            break
+    assert outcomes == {False, True}
+
+
+@pytest.mark.filterwarnings("ignore:.* was dropped while open:ResourceWarning")  # what is collected first is chance
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("work", ["blocks", "two phases"])
+def test_the_loop_is_closed_at_each_await(memory: Path, work: str) -> None:
+    outcomes = set()
+    for number in range(1, 100):
+        before = fresh(memory)
+        kept: list[AsyncFileTransaction] = []
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)  # that a task is pending
+
+        def at(count: int, _: Any, number: int = number, loop: Any = loop) -> None:
+            if count == number:
+                loop.stop()
+
+        async def main(at: Any = at, kept: Any = kept, loop: Any = loop) -> None:
+            await Stepped(WORKS[work](memory, kept), at)
+            loop.stop()
+
+        task = loop.create_task(main())
+        loop.run_forever()
+        ended = task.done()
+        loop.close()
+        del task
+        gc.collect()
+        no_threads()
+        outcomes.add(check(memory, before, kept, f"closed at await {number}"))
+        if ended:
+            break
+    assert outcomes == {False, True}
+
+
+# -- during each file call ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durability", ["process", "full"])
+def test_cancelled_during_each_file_call(memory: Path, durability: str) -> None:
+    outcomes = []
+    calls = 1
+    number = 0
+    while number < calls:
+        number += 1 if DEEP or durability == "process" else 3
+        before = fresh(memory)
+        kept: list[AsyncFileTransaction] = []
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(blocks(memory, kept, durability))
+
+        def plan(call: int, _: str, number: int = number, loop: Any = loop, task: Any = task) -> None:
+            if call == number:
+                cancelled = threading.Event()
+                loop.call_soon_threadsafe(task.cancel)
+                loop.call_soon_threadsafe(cancelled.set)
+                assert cancelled.wait(10)
+
+        fs: Any = FaultyFS(_fs.KernelFS(), plan)
+        try:
+            with _fs.use(fs), pytest.raises(asyncio.CancelledError):
+                loop.run_until_complete(task)
+                raise asyncio.CancelledError("there are not so many calls")
+        finally:
+            loop.close()
+        where = f"cancelled during call {number}, {fs.trace[min(number, fs.calls) - 1]}"
+        outcomes.append(check(memory, before, kept, where))
+        calls = fs.calls
+    assert number > 50
+    assert outcomes == sorted(outcomes), "a commit that has begun is finished"
+    assert set(outcomes) == {False, True}
+
+
+def test_a_failure_while_it_is_cancelled(memory: Path) -> None:
+    """The `CancelledError` says it, and the handler of the loop hears it."""
+    before = fresh(memory)
+    told: list[dict[str, Any]] = []
+
+    def act() -> None:
+        loop.call_soon_threadsafe(task.cancel)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context))
+    kept: list[AsyncFileTransaction] = []
+    task = loop.create_task(blocks(memory, kept, "full"))
+    fs: Any = nth_call("sync_file", 2, act)
+    with _fs.use(fs), pytest.raises(asyncio.CancelledError) as caught:
+        loop.run_until_complete(task)
+    loop.close()
+    assert isinstance(caught.value.__cause__, CommitError)
+    assert [context["exception"] for context in told] == [caught.value.__cause__]
+    assert not check(memory, before, kept, "failed")
+
+
+# -- timeouts -------------------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """The kernel's file system, but the call `name` stands still until the gate is opened."""
+
+    def __init__(self, name: str, nth: int = 1) -> None:
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+        self.fs: Any = nth_call(name, nth, self._pass)
+
+    def _pass(self) -> None:
+        self.reached.set()
+        assert self.opened.wait(20)
+
+
+def test_a_timeout_around_a_commit_waits_for_its_end(memory: Path) -> None:
+    before = fresh(memory)
+    gate = Gate("rename", 2)  # T.committed is there, the first file is on its way
+    kept: list[AsyncFileTransaction] = []
+
+    async def late() -> None:
+        async with asyncio.timeout(None) as timeout:
+            task = asyncio.current_task()
+            assert task is not None
+            asyncio.get_running_loop().create_task(expire(timeout))
+            await blocks(memory, kept)
+
+    async def expire(timeout: asyncio.Timeout) -> None:
+        await asyncio.to_thread(gate.reached.wait, 20)
+        timeout.reschedule(0)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert timeout.expired()
+        assert kept[0].outcome == "unknown"
+        gate.opened.set()
+
+    with _fs.use(gate.fs), pytest.raises(TimeoutError):
+        asyncio.run(late())
+    assert check(memory, before, kept, "timed out")
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_a_timeout_inside_the_block_can_be_caught(memory: Path, safe: bool) -> None:
+    """The call that has begun is made; a savepoint takes it back."""
+    fresh(memory)
+
+    def chunks(timeout: asyncio.Timeout, loop: asyncio.AbstractEventLoop) -> Iterator[bytes]:
+        yield b"n"
+        loop.call_soon_threadsafe(timeout.reschedule, 0)
+        while not timeout.expired():
+            time.sleep(0.001)
+        yield b"ew"
+
+    async def late(tx: AsyncFileTransaction) -> None:
+        async with asyncio.timeout(None) as timeout:
+            await tx.write("a", chunks(timeout, asyncio.get_running_loop()))
+
+    async def main() -> None:
+        async with AsyncFileTransaction(memory) as tx:
+            with pytest.raises(TimeoutError):
+                if safe:
+                    async with tx.savepoint():
+                        await late(tx)
+                else:
+                    await late(tx)
+            await tx.write("c", "new")
+
+    asyncio.run(main())
+    assert tree(memory) == {"a": b"old" if safe else b"new", "b": b"old", "c": b"new"}
+
+
+@pytest.mark.parametrize("holder", ["task", "thread", "process"])
+@pytest.mark.parametrize("how", ["timeout", "asyncio.timeout", "cancel", "close"])
+def test_who_waits_for_the_lock_stops_at_once(memory: Path, holder: str, how: str) -> None:
+    fresh(memory)
+
+    async def waits(timeout: float | None) -> None:
+        async with AsyncFileTransaction(memory, timeout=timeout):
+            pytest.fail("the lock was free")
+
+    async def main() -> None:
+        async with holding(holder, memory):
+            held = threads()
+            began = time.monotonic()
+            if how == "timeout":
+                with pytest.raises(LockTimeoutError) as caught:
+                    await asyncio.create_task(waits(0.05))
+                assert str(memory) in str(caught.value)
+            elif how == "asyncio.timeout":
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await asyncio.create_task(waits(None))
+            elif how == "cancel":
+                task = asyncio.create_task(waits(None))
+                await asyncio.sleep(0.05)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            else:
+                await asyncio.create_task(closes(waits(None)))
+            assert time.monotonic() - began < 5
+            no_threads(held)
+
+    async def closes(waiting: Coroutine[Any, Any, None]) -> None:
+        with pytest.raises(Stop):
+            await Stepped(waiting, stop)
+        await asyncio.sleep(0.05)
+        waiting.close()
+
+    asyncio.run(main())
+
+
+HOLD = """
+from txfiles import FileTransaction
+tx = FileTransaction(sys.argv[1]).begin()
+print("held", flush=True)
+input()
+"""
+
+
+@asynccontextmanager
+async def holding(holder: str, root: Path) -> AsyncIterator[None]:
+    if holder == "task":
+        async with AsyncFileTransaction(root):
+            yield
+    elif holder == "thread":
+        tx = FileTransaction(root).begin()
+        yield
+        tx.rollback()
+    else:
+        with child(HOLD, root) as other:
+            other.expect("held")
+            yield
