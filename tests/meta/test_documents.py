@@ -10,7 +10,10 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ import pytest
 import txfiles
 from tests.support.documents import blocks, pages, program
 from tests.support.procs import CHECKOUT, run_python
+from txfiles.cli import main
 
 PAGES = pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(CHECKOUT)))
 OTHERS = [*sorted(CHECKOUT.glob("[!R]*.md")), CHECKOUT / "tests/README.md"]
@@ -78,6 +82,33 @@ def test_the_reference_has_every_public_name() -> None:
     for path in (CHECKOUT / "txfiles/integrations").glob("[!_]*.py"):
         assert f"\n.. automodule:: txfiles.integrations.{path.stem}\n" in text
     assert "\n.. automodule:: txfiles.testing\n" in text
+
+
+def test_the_page_of_the_command_line_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (CHECKOUT / "docs/command-line.md").read_text()
+    commands = re.findall(r"^    ([a-z]+) ", _help(capsys), re.MULTILINE)
+    assert len(commands) >= 5
+    for command in commands:
+        assert f"`{command}`" in page
+        for option in set(re.findall(r"--[a-z][a-z-]+", _help(capsys, command))) - {"--help"}:
+            assert option in page, option
+
+
+def _help(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    return capsys.readouterr().out
+
+
+@pytest.mark.needs("sh")
+def test_the_page_of_the_command_line_runs(tmp_path: Path) -> None:
+    page = (CHECKOUT / "docs/command-line.md").read_text()
+    (tmp_path / "txfiles").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m txfiles "$@"\n')
+    (tmp_path / "txfiles").chmod(0o755)
+    script = "\n".join(block.code for block in blocks(page) if block.language == "sh")
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run(["sh", "-euxc", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def _anchors(text: str) -> set[str]:
