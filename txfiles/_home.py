@@ -57,7 +57,7 @@ class Home:
         """Open for writing; makes the private directory, and with `create` the root, where they are missing."""
         if create:
             _make_directories(fs, root, durable=durable)
-        root_fd = open_root(fs, root)
+        root_fd = open_root(fs, root, " (create=True makes it)")
         try:
             private_fd = _make_private(fs, root, root_fd)
         except BaseException:
@@ -224,12 +224,11 @@ class Home:
         return RecoveryError(f"{shown!r} holds a journal but no valid format file; nothing was touched", path=shown)
 
 
-def open_root(fs: FileSystem, root: bytes) -> int:
+def open_root(fs: FileSystem, root: bytes, hint: str = "") -> int:
     try:
         return fs.open_dir(None, root, follow=True)
     except FileNotFoundError as error:
-        message = "the root does not exist (create=True makes it)"
-        raise FileNotFoundError(errno.ENOENT, message, _paths.decode(root)) from error
+        raise FileNotFoundError(errno.ENOENT, f"the root does not exist{hint}", _paths.decode(root)) from error
     except OSError as error:
         error.filename = _paths.decode(root)
         raise

@@ -68,11 +68,13 @@ def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bo
         sync_private(home)  # what is seen from here on is what is durable
     found = _inventory.take(home)
     check_format(home, found)
-    for pending in found.pending:
-        _recover_one(home, pending, found, on_conflict, report)
-    _remove_loose(home, found, report)
+    try:
+        for pending in found.pending:
+            _recover_one(home, pending, found, on_conflict, report)
+        _remove_loose(home, found, report)
+    finally:
+        _tell(home, report)
     report.unknown += [_paths.decode(name) for name in found.unknown]
-    _tell(home, report)
     return report
 
 
