@@ -248,7 +248,7 @@ class Evidence:
             if self._blocked_undo(op, coming, blocked):
                 found.append(op)
                 blocked.add(op.path)
-            elif op.kind == "rmdir":
+            elif op.kind == "rmdir" and self.target(op) is None:
                 coming.add(op.path)
         return found
 
