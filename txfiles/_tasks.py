@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -40,29 +41,55 @@ class Turn:
     def __init__(self, loop: asyncio.AbstractEventLoop, root: str) -> None:
         self._loop = loop
         self._root = root
-        self._lock = asyncio.Lock()
+        self._taken = False
         self._owner: Owner | None = None
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self, owner: Owner, timeout: float | None) -> None:
         if self._owner == owner:
             message = f"this task already has a transaction on {self._root!r}"
             raise NestedTransactionError(message, path=self._root)
+        if self._taken:
+            await self._wait(timeout)
+        self._taken = True
+        self._owner = owner
+
+    async def _wait(self, timeout: float | None) -> None:
+        mine = self._loop.create_future()
+        self._waiting.append(mine)
         try:
             async with asyncio.timeout(timeout):
-                await self._lock.acquire()
-        except TimeoutError:
-            message = f"{self._root!r} is locked by another task; waited {timeout} s"
-            raise LockTimeoutError(message, path=self._root) from None
-        self._owner = owner
+                await mine
+        except BaseException as error:
+            if mine in self._waiting:
+                self._waiting.remove(mine)
+            elif not mine.cancelled():
+                self._pass_on()  # the turn came in the same moment
+            if isinstance(error, TimeoutError):
+                message = f"{self._root!r} is locked by another task; waited {timeout} s"
+                raise LockTimeoutError(message, path=self._root) from None
+            raise
 
     def leave(self) -> None:
         """From any thread."""
         if self._owner is not None:
             self._owner.leave()
-        if asyncio._get_running_loop() is self._loop:
-            self._lock.release()
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is self._loop:
+            self._pass_on()
         else:
-            _in_loop(self._loop, self._lock.release)
+            _in_loop(self._loop, self._pass_on)
+
+    def _pass_on(self) -> None:
+        while self._waiting and not self._loop.is_closed():
+            first = self._waiting.popleft()
+            if not first.done():
+                first.set_result(None)
+                return
+        self._taken = False
 
 
 _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.WeakValueDictionary[str, Turn]]

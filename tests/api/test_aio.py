@@ -293,6 +293,72 @@ def test_an_unexpected_failure_ends_it_too(root: Path) -> None:
     asyncio.run(main())
 
 
+def test_files_end_with_the_transaction(root: Path) -> None:
+    async def main() -> None:
+        async with AsyncFileTransaction(root) as tx:
+            await tx.write("a", "one\ntwo\n")
+            file = tx.open("a", "rb")
+            with pytest.raises(ValueError, match="not opened"):
+                await file.read()
+            assert await file is file
+            with pytest.raises(ValueError, match="opened already"):
+                await file
+            assert await file.readline() == b"one\n"
+            with pytest.raises(ValueError, match="mode"):
+                await tx.open("a", "rw")
+            with pytest.raises(FileNotFoundError):
+                async with tx.open("missing"):
+                    pass
+        with pytest.raises(TransactionClosedError):
+            await file.read()
+        await file.close()
+        with pytest.raises(KeyError):
+            async with AsyncFileTransaction(root) as tx, tx.open("a", "a") as text:
+                await text.write("three\n")
+                raise KeyError
+        async with AsyncFileTransaction(root) as tx:
+            with pytest.raises(KeyError):
+                async with tx.open("a", "w") as text:
+                    await text.write("lost")
+                    raise KeyError
+            text = await tx.open("b", "x")
+            await text.write("é")
+            await text.close()
+            await text.close()
+            assert await tx.read("b") == "é".encode()
+            unfinished = await tx.open("c", "w")
+            await unfinished.write("x" * 1_000_000)
+            await tx.rollback()
+        assert at_rest(root)
+
+    asyncio.run(main())
+    assert tree(root) == {"a": b"one\ntwo\n"}
+
+
+def test_savepoints(root: Path) -> None:
+    async def main() -> None:
+        async with AsyncFileTransaction(root) as tx:
+            async with tx.savepoint():
+                await tx.write("a", "1")
+                with pytest.raises(TransactionClosedError, match="savepoint"):
+                    await tx.commit()
+                with pytest.raises(KeyError) as caught:
+                    async with tx.savepoint():
+                        await tx.write("b", "1")
+                        async with tx.savepoint():
+                            await tx.write("c", "1")
+                        raise KeyError
+                assert caught.traceback[-1].name == "main"
+            assert await tx.listdir() == ["a"]
+        async with AsyncFileTransaction(root) as tx, tx.savepoint():
+            await tx.write("a", "2")
+            await tx.rollback()
+        assert at_rest(root)
+
+    asyncio.run(main())
+    assert tree(root) == {"a": b"1"}
+
+
 def test_two_phases(root: Path) -> None:
     async def main() -> None:
         async with AsyncFileTransaction(root) as tx:
