@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -17,7 +18,7 @@ import pytest
 from tests.support.boundary import tree
 from tests.support.halfdone import die
 from tests.support.procs import run_python
-from txfiles import FileTransaction, status
+from txfiles import FileTransaction, _fs, status
 from txfiles.errors import (
     CommitError,
     InvalidPathError,
@@ -26,6 +27,7 @@ from txfiles.errors import (
     TransactionClosedError,
 )
 from txfiles.integrations.fsspec import TxFilesFileSystem
+from txfiles.testing._faults import FaultyFS
 
 
 @pytest.fixture(autouse=True)
@@ -438,6 +440,9 @@ def test_removing_to_a_depth(fs: TxFilesFileSystem, root: Path, at: Any) -> None
 
 def test_moving(fs: TxFilesFileSystem, root: Path, at: Any) -> None:
     fs.mv(at("a"), at("a"))
+    fs.copy(at("a"), at("a"))
+    fs.mv(root / "a", root / "a2")
+    fs.mv([at("a2")], [at("a")])
     fs.mv(at("a"), at("sub"))  # into the directory
     fs.mv(at("sub/b"), at("sub/a"))
     fs.mv(at("sub"), at("deep/er"))
@@ -481,10 +486,31 @@ def test_links(fs: TxFilesFileSystem, root: Path, at: Any) -> None:
     with pytest.raises(InvalidPathError):
         fs.cat(at("out"))
     fs.pipe(at("file-link"), b"through the link")
-    fs.rm(at("file-link"))
-    for name in ("broken", "out"):
-        fs.rm_file(at(name))
+    assert all(fs.islink(at(n)) and fs.lexists(at(n)) for n in ("file-link", "broken", "out"))
+    assert not fs.lexists(at("missing"))
+    fs.rm([at("file-link"), at("broken")], recursive=True)
+    fs.rm_file(at("out"))
     assert tree(root) == {**OLD, "a": b"through the link"}
+
+
+def test_links_to_directories_are_not_walked_into(fs: TxFilesFileSystem, root: Path, at: Any) -> None:
+    (root / "sub/up").symlink_to("..")
+    assert fs.find(root) == [at("a"), at("sub/b"), at("sub/up")]
+    fs.rm(at("sub/up"), recursive=True)
+    assert tree(root) == OLD
+
+
+def test_an_error_is_no_empty_directory(fs: TxFilesFileSystem, root: Path, at: Any) -> None:
+    assert fs.find(at("missing")) == []
+    failing = FaultyFS(_fs.KernelFS(), lambda _, name: fail(errno.EIO) if name == "listdir" else None)
+    with _fs.use(failing):  # type: ignore[arg-type]
+        for call in (fs.ls, fs.find, fs.du, lambda path: list(fs.walk(path)), lambda path: fs.glob(f"{path}/**")):
+            with pytest.raises(OSError, match="injected"):
+                call(root)
+
+
+def fail(error: int) -> None:
+    raise OSError(error, "injected")
 
 
 def test_a_mapper(fs: TxFilesFileSystem, at: Any) -> None:

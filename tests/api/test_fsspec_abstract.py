@@ -6,6 +6,7 @@ from pathlib import Path
 
 import fsspec.tests.abstract as abstract
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from txfiles.integrations.fsspec import TxFilesFileSystem
 
@@ -14,6 +15,11 @@ class Fixtures(abstract.AbstractFixtures):
     @pytest.fixture
     def fs(self, root: Path) -> TxFilesFileSystem:
         return TxFilesFileSystem(root, durability="process", skip_instance_cache=True)
+
+    @pytest.fixture
+    def local_fs(self) -> LocalFileSystem:
+        """For each test, as older versions of these tests break the rules of pytest."""
+        return LocalFileSystem(auto_mkdir=True)
 
     @pytest.fixture
     def fs_path(self, root: Path) -> str:

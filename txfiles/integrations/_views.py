@@ -64,6 +64,11 @@ def _numbers_of_new_directory(view: View[Any], resolved: bytes) -> Info:
     return _numbers(view, b"") | {"size": 0, "mode": stat.S_IFDIR | meta.mode, "uid": meta.uid, "gid": meta.gid}
 
 
+def is_link(view: View[Any], path: bytes, _: str) -> bool:
+    node = view.find(path, follow_last=False)[1]
+    return node is not None and node.kind == "link"
+
+
 def listing(view: View[Any], path: bytes, name: str) -> list[Info]:
     """What is in a directory, or the file itself."""
     found = info(view, path, name)

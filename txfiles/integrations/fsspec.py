@@ -229,6 +229,16 @@ class TxFilesFileSystem(AbstractFileSystem):
     def isfile(self, path: Any) -> bool:
         return self._type(path) == "file"
 
+    def islink(self, path: Any) -> bool:
+        return self._ask(_views.is_link, path)
+
+    def lexists(self, path: Any, **_: Any) -> bool:
+        return self.islink(path) or self.exists(path)
+
+    def walk(self, path: Any, maxdepth: int | None = None, topdown: bool = True, **options: Any) -> Any:
+        """See `AbstractFileSystem.walk`. Only what is not there is left out in silence; other errors are raised."""
+        return super().walk(path, maxdepth, topdown, **{"on_error": _raise_unless_missing} | options)
+
     def created(self, path: Any) -> datetime:
         """When the file was last replaced; for one that was never replaced, when it or its attributes changed."""
         return datetime.fromtimestamp(self.info(path)["created"], UTC)
@@ -336,7 +346,7 @@ class TxFilesFileSystem(AbstractFileSystem):
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
         """Rename a file or a whole directory; lists and patterns are copied and removed, all or nothing."""
         with self._changing() as tx:
-            if not isinstance(path1, str) or any(char in path1 for char in _MAGIC) or maxdepth is not None:
+            if isinstance(path1, list) or _has_magic(path1) or maxdepth is not None:
                 super().mv(path1, path2, recursive, maxdepth, **options)
                 return
             source, target = self._strip_protocol(path1), self._strip_protocol(path2)
@@ -352,10 +362,21 @@ class TxFilesFileSystem(AbstractFileSystem):
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """Remove files, and with `recursive` directories; of links, the link. All or nothing."""
         with self._changing() as tx:
-            found = self.expand_path(path, recursive=recursive and maxdepth is not None, maxdepth=maxdepth)
+            found = path if isinstance(path, list) else [path]
+            if maxdepth is not None or any(_has_magic(one) for one in found):
+                found = self.expand_path(path, recursive=recursive and maxdepth is not None, maxdepth=maxdepth)
             for one in reversed(found):
-                where, entry = self._relative(one), self.info(one)
-                if entry["type"] != "directory" or entry["islink"] or not recursive:
+                where = self._relative(one)
+                if not recursive or not self.isdir(one) or self.islink(one):
                     tx.delete(where)
                 elif maxdepth is None or not tx.listdir(where):
                     tx.delete_tree(where)
+
+
+def _has_magic(path: Any) -> bool:
+    return any(char in stringify_path(path) for char in _MAGIC)
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error
