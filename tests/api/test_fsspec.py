@@ -251,6 +251,23 @@ def test_files_that_are_committed_later(fs: TxFilesFileSystem, root: Path, at: A
     assert tree(root)["a"] == b"new"
 
 
+def test_threads_do_not_lose_each_others_writes(fs: TxFilesFileSystem, root: Path, at: Any) -> None:
+    fs.pipe(at("count"), b"0")
+
+    def increment() -> None:
+        mine = TxFilesFileSystem(root, durability="process", timeout=60)  # each thread gets an instance of its own
+        for _ in range(5):
+            with mine.transaction:
+                mine.pipe(at("count"), b"%d" % (int(mine.cat(at("count"))) + 1))
+
+    threads = [threading.Thread(target=increment) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert fs.cat(at("count")) == b"20"
+
+
 def test_a_forked_child_has_no_part_in_it(fs: TxFilesFileSystem, root: Path, at: Any) -> None:
     with fs.transaction:
         fs.pipe(at("a"), b"new a")
@@ -449,6 +466,15 @@ def test_moving(fs: TxFilesFileSystem, root: Path, at: Any) -> None:
     assert tree(root) == {"deep": None, "deep/er": None, "deep/er/a": b"old b"}
     with pytest.raises(FileNotFoundError):
         fs.mv(at("missing"), at("x"))
+
+
+def test_names_that_look_like_patterns(fs: TxFilesFileSystem, root: Path, at: Any) -> None:
+    with fsspec.open(f"txfiles://{root}/new [1]/a[1]", "wb", root=root) as file:
+        file.write(b"x")
+    fs.pipe({at("new [1]/a1"): b"y", at("new [1]/*"): b"z"})
+    fs.mv(at("new [1]/a[1]"), at("new [1]/b[1]"))
+    fs.rm(at("new [1]/*"))
+    assert fs.ls(at("new [1]"), detail=False) == [at("new [1]/a1"), at("new [1]/b[1]")]
 
 
 def test_touch(fs: TxFilesFileSystem, root: Path, at: Any) -> None:

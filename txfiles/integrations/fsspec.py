@@ -12,6 +12,7 @@ import errno
 import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from glob import has_magic
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -42,7 +43,6 @@ __all__ = ["TxFilesFileSystem", "TxFilesTransaction"]
 
 T = TypeVar("T")
 _CHUNK = 1 << 20
-_MAGIC = "*?["
 
 # What a thread does below a root while it has a transaction there is part of it, through whatever instance.
 _running: dict[tuple[threading.Thread, str], FileTransaction] = {}
@@ -59,6 +59,7 @@ class TxFilesTransaction(Transaction):
     def __init__(self, fs: TxFilesFileSystem, **options: Any) -> None:
         super().__init__(fs, **options)
         self.running: FileTransaction | None = None
+        self._key = threading.current_thread(), fs.store.root
 
     def start(self) -> None:
         """Take the lock, recover what a crash left, and begin."""
@@ -112,6 +113,7 @@ class TxFilesFileSystem(AbstractFileSystem):
         root: the absolute path of the directory. Without it a URL is in the nearest directory above that is a root
             already, or else in the directory that it names, or that of its file.
         durability, timeout, create: those of `FileTransaction`.
+        url_root: what fsspec takes from a URL, for where there is no `root`.
 
     Raises what `FileTransaction` raises: `InvalidPathError` for a path that is not below the root.
     """
@@ -153,9 +155,7 @@ class TxFilesFileSystem(AbstractFileSystem):
     @classmethod
     def _get_kwargs_from_urls(cls, path: str) -> dict[str, str]:
         """Not as `root`, which fsspec refuses to get twice."""
-        stripped = cls._strip_protocol(path)
-        fixed = next((i for i, char in enumerate(stripped) if char in _MAGIC), None)
-        here = Path(stripped) if fixed is None else Path(stripped[:fixed].rpartition("/")[0] or "/")
+        here = Path(cls._strip_protocol(path))
         private = _paths.decode(_layout.PRIVATE)
         for above in (here, *here.parents):
             if (above / private).is_dir():
@@ -346,7 +346,7 @@ class TxFilesFileSystem(AbstractFileSystem):
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
         """Rename a file or a whole directory; lists and patterns are copied and removed, all or nothing."""
         with self._changing() as tx:
-            if isinstance(path1, list) or _has_magic(path1) or maxdepth is not None:
+            if isinstance(path1, list) or self._is_pattern(path1) or maxdepth is not None:
                 super().mv(path1, path2, recursive, maxdepth, **options)
                 return
             source, target = self._strip_protocol(path1), self._strip_protocol(path2)
@@ -363,7 +363,7 @@ class TxFilesFileSystem(AbstractFileSystem):
         """Remove files, and with `recursive` directories; of links, the link. All or nothing."""
         with self._changing() as tx:
             found = path if isinstance(path, list) else [path]
-            if maxdepth is not None or any(_has_magic(one) for one in found):
+            if maxdepth is not None or any(map(self._is_pattern, found)):
                 found = self.expand_path(path, recursive=recursive and maxdepth is not None, maxdepth=maxdepth)
             for one in reversed(found):
                 where = self._relative(one)
@@ -372,9 +372,8 @@ class TxFilesFileSystem(AbstractFileSystem):
                 elif maxdepth is None or not tx.listdir(where):
                     tx.delete_tree(where)
 
-
-def _has_magic(path: Any) -> bool:
-    return any(char in stringify_path(path) for char in _MAGIC)
+    def _is_pattern(self, path: Any) -> bool:
+        return has_magic(stringify_path(path)) and not self.lexists(path)
 
 
 def _raise_unless_missing(error: OSError) -> None:
