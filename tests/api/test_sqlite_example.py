@@ -86,7 +86,7 @@ def test_killed_at_each_call_of_txfiles(example: ModuleType, tmp_path: Path) -> 
     with _fs.use(counting):  # type: ignore[arg-type]
         counted.change(CHANGE)
     outcomes = []
-    for call in range(1, counting.calls + 1, 3):
+    for call in range(1, counting.calls + 1, 5):
         one = library(example, tmp_path / str(call))
         assert killed(one, call=call)
         outcomes.append(settled(one))

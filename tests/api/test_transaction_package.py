@@ -5,9 +5,11 @@ from __future__ import annotations
 import doctest
 import os
 import signal
+import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,10 +26,12 @@ from zope.interface.verify import verifyObject
 
 from tests.support.boundary import tree
 from tests.support.procs import run_python
-from txfiles import FileStore, FileTransaction, commit_prepared, recover, rollback_prepared, status
+from txfiles import FileStore, FileTransaction, _fs, commit_prepared, recover, rollback_prepared, status
 from txfiles.errors import CommitError, ConflictError, LockTimeoutError, RecoveryConflictError, TransactionClosedError
 from txfiles.integrations import transaction as module
 from txfiles.integrations.transaction import TxFilesDataManager, join
+from txfiles.testing import killed_at_call
+from txfiles.testing._faults import FaultyFS
 
 OLD = {"a": b"old a", "gone": b"gone"}
 NEW = {"a": b"new a", "new": None, "new/c": b"new c"}
@@ -440,6 +444,63 @@ def test_killed(store: FileStore, key: str, step: str, waits: bool, decide: Call
     transaction.abort()
     decide(store.root, tid)
     assert tree(Path(store.root)) == (NEW if decide is commit_prepared else OLD)
+
+
+class Database:
+    """Rows in SQLite that are committed in the vote, as a database with one phase does it, with the id of the files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with closing(self.connect()) as rows:
+            rows.execute("CREATE TABLE IF NOT EXISTS saved (transaction_id TEXT, number INTEGER)")
+
+    def connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, isolation_level=None)
+
+    def save(self, store: FileStore, number: int) -> None:
+        with closing(self.connect()) as rows, transaction.manager as current:
+            files = join(store)
+            for name in "abc":
+                files.write(name, str(number))
+            rows.execute("BEGIN IMMEDIATE")
+            rows.execute("INSERT INTO saved VALUES (?, ?)", [files.transaction_id, number])
+            current.join(Other("~sqlite", tpc_vote=rows.commit, tpc_abort=rows.rollback, abort=rows.rollback))
+
+    def decide(self, store: FileStore) -> None:
+        for waiting in recover(store.root).waiting:
+            with closing(self.connect()) as rows:
+                found = rows.execute("SELECT 1 FROM saved WHERE transaction_id = ?", [waiting.transaction_id])
+                decide = commit_prepared if found.fetchone() else rollback_prepared
+            decide(store.root, waiting.transaction_id)
+
+    def number(self) -> int:
+        with closing(self.connect()) as rows:
+            return int(rows.execute("SELECT max(number) FROM saved").fetchone()[0])
+
+
+def test_files_and_rows_agree_after_a_kill_at_any_call(store: FileStore, tmp_path: Path) -> None:
+    database = Database(tmp_path / "rows.sqlite")
+    counting = FaultyFS(_fs.KernelFS())
+    database.save(store, 0)
+    with _fs.use(counting):  # type: ignore[arg-type]
+        database.save(store, 0)
+    numbers = set()
+    for call in range(1, counting.calls + 1, 4):
+        child = os.fork()
+        if child == 0:
+            try:
+                with killed_at_call(call):
+                    database.save(store, call)
+            finally:
+                os._exit(1)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        database.decide(store)
+        found = database.number()
+        assert {Path(store.root, name).read_text() for name in "abc"} == {str(found)}
+        numbers.add(found)
+        assert status(store.root).clean
+    assert len(numbers) > 3  # the later kills come after the vote
+    assert len(numbers) < counting.calls // 4
 
 
 def test_a_forked_child_ends_nothing(store: FileStore) -> None:
