@@ -31,6 +31,7 @@ class ServedTransaction(FileTransaction):
     """A transaction whose `begin` another thread can stop, and that knows what became of it."""
 
     outcome: Outcome = "before"
+    id_is_known = False  # outside, where `prepare` was called
 
     def __init__(
         self,
@@ -84,9 +85,11 @@ class ServedTransaction(FileTransaction):
         self.outcome = "after"
 
     def leave(self) -> None:
-        """End without a decision: what is open is rolled back, what is prepared stays so."""
-        if not self.ended:
-            self._end(discard=self._state == "open")
+        """End without a decision: what is open is rolled back; what is prepared stays so, if anybody can decide it."""
+        if self._state == "open" or (self._state == "prepared" and not self.id_is_known):
+            self.rollback()
+        elif self._state == "prepared":
+            self._end(discard=False)
 
 
 class Job(Generic[T]):

@@ -131,17 +131,15 @@ class AsyncFileTransaction:
 
     async def prepare(self) -> str:
         """As `FileTransaction.prepare`. It is undone when it is cancelled: nobody has got the id."""
-        worker, tx = self._serving()
+        _, tx = self._serving()
         try:
-            return await self._end(ServedTransaction.prepare)
+            transaction_id = await self._end(ServedTransaction.prepare)
         except asyncio.CancelledError:
             if tx.is_prepared:
-                await self._end(ServedTransaction.rollback)
+                await self._end(ServedTransaction.leave)
             raise
-        except GeneratorExit:
-            worker.post(Job(tx.rollback))
-            worker.end()
-            raise
+        tx.id_is_known = True
+        return transaction_id
 
     async def __aenter__(self) -> Self:
         return await self.begin()

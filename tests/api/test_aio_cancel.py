@@ -21,11 +21,12 @@ import pytest
 from tests.support import DEEP
 from tests.support.boundary import nth_call, tree
 from tests.support.procs import child
-from txfiles import AsyncFileTransaction, FileTransaction, _fs, status
+from txfiles import AsyncFileTransaction, FileTransaction, _fs, rollback_prepared, status
+from txfiles._worker import ServedTransaction
 from txfiles.errors import CommitError, LockTimeoutError
 from txfiles.testing._faults import FaultyFS
 
-Work = Callable[[Path, list[AsyncFileTransaction]], Coroutine[Any, Any, None]]
+Work = Callable[[Path, list[Any]], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def fresh(root: Path) -> dict[str, object]:
 AFTER = {"a": b"new", "d": b"new\n", "sub": None, "sub/c": b"new"}
 
 
-async def blocks(root: Path, kept: list[AsyncFileTransaction], durability: Any = "process") -> None:
+async def blocks(root: Path, kept: list[Any], durability: Any = "process") -> None:
     async with AsyncFileTransaction(root, timeout=None, durability=durability) as tx:
         kept.append(tx)
         await tx.write("a", "new")
@@ -74,11 +75,11 @@ async def blocks(root: Path, kept: list[AsyncFileTransaction], durability: Any =
         assert await tx.read("a") == b"new"
 
 
-async def two_phases(root: Path, kept: list[AsyncFileTransaction]) -> None:
+async def two_phases(root: Path, kept: list[Any]) -> None:
     async with AsyncFileTransaction(root, timeout=None, durability="process") as tx:
         kept.append(tx)
         await blocks_inside(tx)
-        await tx.prepare()
+        kept.append(await tx.prepare())
         await tx.commit()
 
 
@@ -86,7 +87,7 @@ async def blocks_inside(tx: AsyncFileTransaction) -> None:
     await asyncio.gather(tx.write("a", "new"), tx.delete("b"), tx.write("sub/c", "new"), tx.write("d", "new\n"))
 
 
-async def explicit(root: Path, kept: list[AsyncFileTransaction]) -> None:
+async def explicit(root: Path, kept: list[Any]) -> None:
     tx = await AsyncFileTransaction(root, timeout=None, durability="process").begin()
     kept.append(tx)
     try:
@@ -100,19 +101,13 @@ async def explicit(root: Path, kept: list[AsyncFileTransaction]) -> None:
 WORKS: dict[str, Work] = {"blocks": blocks, "two phases": two_phases, "explicit": explicit}
 
 
-def decide_what_waits(root: Path) -> None:
-    """A cancellation between the two phases leaves a prepared transaction, as any end of the block does."""
-    import txfiles
+def check(root: Path, before: dict[str, object], kept: list[Any], where: str) -> bool:
+    """The lock is free at once, nothing is left, and the state is the one that `outcome` tells; whether it is after.
 
-    for transaction in txfiles.recover(root).waiting:
-        txfiles.rollback_prepared(root, transaction.transaction_id)
-
-
-def check(root: Path, before: dict[str, object], kept: list[AsyncFileTransaction], where: str) -> bool:
-    """The lock is free at once, nothing is left, and the state is the one that `outcome` tells; whether it is after."""
+    A transaction whose `prepare` has returned may wait for a decision, as after any end of its block.
+    """
     if status(root).pending:
-        assert kept, where
-        decide_what_waits(root)
+        rollback_prepared(root, kept[1])
     with FileTransaction(root, timeout=0, durability="process"):
         pass
     assert set(os.listdir(root / ".txfiles")) == {"HEAD", "format", "lock"}, where
@@ -190,7 +185,7 @@ def test_cancelled_at_each_await(memory: Path, how: str, work: str) -> None:
     outcomes = set()
     for number in range(1, 100):
         before = fresh(memory)
-        kept: list[AsyncFileTransaction] = []
+        kept: list[Any] = []
 
         def at(count: int, future: Any, number: int = number) -> None:
             if count - number in offsets:
@@ -213,13 +208,33 @@ def test_cancelled_at_each_await(memory: Path, how: str, work: str) -> None:
     assert outcomes == {False, True}
 
 
+def test_cancelled_when_the_lock_was_just_obtained(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `CancelledError` waits for the lock to be free, however long that takes."""
+
+    def slow(tx: ServedTransaction) -> None:
+        time.sleep(0.1)
+        leave(tx)
+
+    leave = ServedTransaction.leave
+    monkeypatch.setattr(ServedTransaction, "leave", slow)
+    before = fresh(memory)
+    kept: list[Any] = []
+
+    async def main() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await Stepped(blocks(memory, kept), lambda count, future: cancel_when_done(future) if count == 1 else None)
+        assert not check(memory, before, kept, "cancelled")
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("work", ["blocks", "two phases"])
 def test_closed_at_each_await(memory: Path, work: str) -> None:
     """As an abandoned coroutine is: it cannot wait for the end."""
     outcomes = set()
     for number in range(1, 100):
         before = fresh(memory)
-        kept: list[AsyncFileTransaction] = []
+        kept: list[Any] = []
 
         def at(count: int, _: Any, number: int = number) -> None:
             if count == number:
@@ -249,7 +264,7 @@ def test_the_loop_is_closed_at_each_await(memory: Path, work: str) -> None:
     outcomes = set()
     for number in range(1, 100):
         before = fresh(memory)
-        kept: list[AsyncFileTransaction] = []
+        kept: list[Any] = []
         loop = asyncio.new_event_loop()
         loop.set_exception_handler(lambda *_: None)  # that a task is pending
 
@@ -285,7 +300,7 @@ def test_cancelled_during_each_file_call(memory: Path, durability: str) -> None:
     while number < calls:
         number += 1 if DEEP or durability == "process" else 3
         before = fresh(memory)
-        kept: list[AsyncFileTransaction] = []
+        kept: list[Any] = []
         loop = asyncio.new_event_loop()
         task = loop.create_task(blocks(memory, kept, durability))
 
@@ -322,7 +337,7 @@ def test_a_failure_while_it_is_cancelled(memory: Path) -> None:
 
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda _, context: told.append(context))
-    kept: list[AsyncFileTransaction] = []
+    kept: list[Any] = []
     task = loop.create_task(blocks(memory, kept, "full"))
     fs: Any = nth_call("sync_file", 2, act)
     with _fs.use(fs), pytest.raises(asyncio.CancelledError) as caught:
@@ -352,7 +367,7 @@ class Gate:
 def test_a_timeout_around_a_commit_waits_for_its_end(memory: Path) -> None:
     before = fresh(memory)
     gate = Gate("rename", 2)  # T.committed is there, the first file is on its way
-    kept: list[AsyncFileTransaction] = []
+    kept: list[Any] = []
 
     async def late() -> None:
         async with asyncio.timeout(None) as timeout:

@@ -128,7 +128,8 @@ def test_one_that_is_closed_when_its_turn_has_come_passes_it_on(store: FileStore
         let_go.set()
         await holder
         closed.close()
-        assert await behind == 1
+        async with asyncio.timeout(10):
+            assert await behind == 1
 
     asyncio.run(main())
 
