@@ -420,7 +420,50 @@ def test_a_timeout_inside_the_block_can_be_caught(memory: Path, safe: bool) -> N
     assert tree(memory) == {"a": b"old" if safe else b"new", "b": b"old", "c": b"new"}
 
 
-@pytest.mark.parametrize("holder", ["task", "thread", "process"])
+def test_who_is_cancelled_on_the_way_to_the_lock_does_not_wait_for_it(memory: Path) -> None:
+    fresh(memory)
+    held = FileTransaction(memory).begin()
+    gate = Gate("open_dir")
+
+    async def main() -> None:
+        with _fs.use(gate.fs):
+            task = asyncio.create_task(AsyncFileTransaction(memory, timeout=None).begin())
+            await asyncio.to_thread(gate.reached.wait, 20)
+            task.cancel()
+            await asyncio.sleep(0)
+            gate.opened.set()
+            done, _ = await asyncio.wait([task], timeout=10)
+            assert done, "it waits"
+            assert task.cancelled()
+
+    try:
+        asyncio.run(main())
+    finally:
+        held.rollback()
+
+
+def test_a_file_whose_opening_was_cancelled_is_not_open(memory: Path) -> None:
+    fresh(memory)
+    gate = Gate("create")
+
+    async def main() -> None:
+        async with AsyncFileTransaction(memory) as tx:
+            opening = asyncio.ensure_future(tx.open("a", "w")._open())
+            await asyncio.to_thread(gate.reached.wait, 20)
+            opening.cancel()
+            await asyncio.sleep(0)
+            gate.opened.set()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            async with tx.open("a", "w") as file:
+                await file.write("new")
+
+    with _fs.use(gate.fs):
+        asyncio.run(main())
+    assert (memory / "a").read_text() == "new"
+
+
+@pytest.mark.parametrize("holder", ["task", "thread", "process", "prepared"])
 @pytest.mark.parametrize("how", ["timeout", "asyncio.timeout", "cancel", "close"])
 def test_who_waits_for_the_lock_stops_at_once(memory: Path, holder: str, how: str) -> None:
     fresh(memory)
@@ -478,6 +521,12 @@ async def holding(holder: str, root: Path) -> AsyncIterator[None]:
         tx = FileTransaction(root).begin()
         yield
         tx.rollback()
+    elif holder == "prepared":
+        with FileTransaction(root) as tx:
+            tx.write("a", "new")
+            waiting = tx.prepare()
+        yield
+        rollback_prepared(root, waiting)
     else:
         with child(HOLD, root) as other:
             other.expect("held")
