@@ -23,8 +23,11 @@ class AsyncSnapshot:
 
     The work is done in the default executor of the event loop. Who is cancelled goes on at once.
 
-    >>> async with store.async_snapshot("a.json", "b.json") as snap:
-    ...     a, b = await snap.read_json("a.json"), await snap.read_json("b.json")
+    >>> async def load():
+    ...     async with store.async_snapshot("a.json", "b.json") as snap:
+    ...         return await snap.read_json("a.json"), await snap.read_json("b.json")
+    >>> asyncio.run(load())
+    ({'generation': 1, 'parts': [1, 2]}, {'generation': 1})
     """
 
     def __init__(self, snapshot: Snapshot) -> None:

@@ -56,6 +56,7 @@ class AsyncFileTransaction:
     ...     async with AsyncFileTransaction(root) as tx:
     ...         await tx.write("a.txt", "one")
     ...         await tx.write_json("b.json", {"two": 2})
+    >>> asyncio.run(save())
     """
 
     def __init__(

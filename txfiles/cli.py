@@ -1,4 +1,4 @@
-"""The command line: `txfiles status|recover|verify|put|sync`.
+"""The command line: `txfiles status|recover|decide|verify|put|sync`.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 needs a decision or recovery, 4 lock not obtained, 130 interrupted.
 """
@@ -23,6 +23,7 @@ from txfiles.errors import (
     RecoveryError,
     TxFilesError,
 )
+from txfiles.prepared import commit_prepared, rollback_prepared
 from txfiles.recovery import recover, status, verify
 from txfiles.transaction import FileTransaction
 
@@ -102,7 +103,12 @@ def _status(options: argparse.Namespace) -> tuple[int, dict[str, Any], list[str]
         lines.append(f"{pending.state:<12} {pending.transaction_id}: {pending.error or _some(pending.paths)}")
     lines += [f"left over    {name}" for name in found.debris]
     lines += [f"unknown      {name}" for name in found.unknown]
-    lines.append("clean" if found.clean else "needs recovery (or a writer is at work now): txfiles recover")
+    if any(pending.state == "prepared" for pending in found.pending):
+        lines.append("waits for whoever prepared it: txfiles decide")
+    elif not found.clean:
+        lines.append("needs recovery (or a writer is at work now): txfiles recover")
+    else:
+        lines.append("clean")
     return (DONE if found.clean else DECISION), {"clean": found.clean, **asdict(found)}, lines
 
 
@@ -127,6 +133,15 @@ def _recover(options: argparse.Namespace) -> tuple[int, dict[str, Any], list[str
     if report.clean:
         lines.append("clean, nothing to recover")
     return (DECISION if report.waiting else DONE), {"clean": report.clean, **asdict(report)}, lines
+
+
+def _decide(options: argparse.Namespace) -> tuple[int, dict[str, Any], list[str]]:
+    if options.commit:
+        commit_prepared(options.dir, options.id, timeout=options.timeout, on_conflict=options.decision)
+    else:
+        rollback_prepared(options.dir, options.id, timeout=options.timeout)
+    done = "committed" if options.commit else "rolled back"
+    return DONE, {"transaction_id": options.id, "decision": done}, [f"{done} {options.id}"]
 
 
 def _verify(options: argparse.Namespace) -> tuple[int, dict[str, Any], list[str]]:
@@ -241,14 +256,29 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("dir", metavar="DIR")
     _timeout(command)
     command.add_argument("--dry-run", action="store_true", help="say what is pending and change nothing")
-    decision = command.add_mutually_exclusive_group()
-    for value, text in (
-        ("keep-theirs", "where somebody changed a file since the crash, keep theirs and finish the rest"),
-        ("roll-forward", "finish the transaction, over their changes"),
-        ("roll-back", "undo the transaction, keep their changes"),
-    ):
-        decision.add_argument(f"--{value}", dest="decision", action="store_const", const=value, help=text)
-    command.set_defaults(decision="raise")
+    _on_conflict(
+        command,
+        {
+            "keep-theirs": "where somebody changed a file since the crash, keep theirs and finish the rest",
+            "roll-forward": "finish the transaction, over their changes",
+            "roll-back": "undo the transaction, keep their changes",
+        },
+    )
+
+    command = _command(commands, "decide", _decide, "commit or roll back a transaction of DIR that was prepared")
+    command.add_argument("dir", metavar="DIR")
+    command.add_argument("id", metavar="ID", help="as txfiles status shows it")
+    which = command.add_mutually_exclusive_group(required=True)
+    which.add_argument("--commit", action="store_true", help="make its changes")
+    which.add_argument("--rollback", action="store_true", help="forget them")
+    _timeout(command)
+    _on_conflict(
+        command,
+        {
+            "keep-theirs": "with --commit: where somebody changed a file since, keep theirs and commit the rest",
+            "roll-forward": "with --commit: over their changes",
+        },
+    )
 
     command = _command(commands, "verify", _verify, "check the private directory and the journals of DIR; read-only")
     command.add_argument("dir", metavar="DIR")
@@ -282,6 +312,13 @@ def _command(commands: Any, name: str, run: Callable[..., Any], text: str) -> ar
     command.add_argument("--json", action="store_true", help="print one JSON object, errors included")
     command.set_defaults(run=run, parser=command)
     return command
+
+
+def _on_conflict(command: argparse.ArgumentParser, choices: dict[str, str]) -> None:
+    decision = command.add_mutually_exclusive_group()
+    for value, text in choices.items():
+        decision.add_argument(f"--{value}", dest="decision", action="store_const", const=value, help=text)
+    command.set_defaults(decision="raise")
 
 
 def _timeout(command: argparse.ArgumentParser) -> None:

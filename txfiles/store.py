@@ -161,8 +161,10 @@ class FileStore:
     def async_transaction(self, *, base: AsyncSnapshot | None = None) -> AsyncFileTransaction:
         """`transaction` for asyncio, see `AsyncFileTransaction`.
 
-        >>> async with store.async_transaction() as tx:
-        ...     await tx.write("a.txt", "one")
+        >>> async def save():
+        ...     async with store.async_transaction() as tx:
+        ...         await tx.write("a.txt", "one")
+        >>> asyncio.run(save())
         """
         from txfiles.aio import AsyncFileTransaction
 
@@ -184,7 +186,7 @@ class FileStore:
 
         >>> async def increment(tx):
         ...     await tx.write("count", str(int(await tx.read("count")) + 1))
-        >>> await store.async_update(increment)
+        >>> asyncio.run(store.async_update(increment))
         """
         from txfiles.aio import update
 

@@ -430,9 +430,9 @@ async def main():
     await tx.write("a", "1")
     async with tx.savepoint(), tx.open("b", "w") as file:
         await file.write("1")
+        loop.call_soon(loop.stop)
         await asyncio.sleep(3600)
 task = loop.create_task(main())
-loop.call_later(0.2, loop.stop)
 loop.run_forever()
 print(tx)
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.procs import CHECKOUT
 from txfiles import FileTransaction, _fs
-from txfiles.cli import main
+from txfiles.cli import _parser, main
 from txfiles.testing._faults import FaultyFS
 
 
@@ -190,8 +192,48 @@ def test_ctrl_c_leaves_nothing(root: Path) -> None:
     assert (root / "a").read_text() == "old"
 
 
+def test_decide_ends_what_was_prepared(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for how, content in (("--commit", "new"), ("--rollback", "old")):
+        (root / "a").write_text("old")
+        with FileTransaction(root) as tx:
+            tx.write("a", "new")
+            prepared = tx.prepare()
+        assert main(["status", str(root)]) == 3
+        assert "txfiles decide" in capsys.readouterr().out
+        assert main(["recover", str(root)]) == 3
+        assert f"waiting   {prepared}: a" in capsys.readouterr().out
+        code, found = _json(capsys, "decide", str(root), prepared, how)
+        assert (code, found["transaction_id"]) == (0, prepared)
+        assert (root / "a").read_text() == content
+    assert main(["decide", str(root), prepared, "--commit"]) == 1
+    assert "no transaction" in capsys.readouterr().err
+
+
+def test_decide_with_a_conflict(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "a").write_text("old")
+    with FileTransaction(root) as tx:
+        tx.write("a", "new")
+        tx.write("b", "new")
+        prepared = tx.prepare()
+    (root / "a").write_text("theirs")
+    assert main(["decide", str(root), prepared, "--commit"]) == 3
+    assert "'a'" in capsys.readouterr().err
+    assert main(["decide", str(root), prepared, "--commit", "--keep-theirs"]) == 0
+    assert ((root / "a").read_text(), (root / "b").read_text()) == ("theirs", "new")
+
+
+def _commands() -> list[str]:
+    [commands] = [a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    return list(commands.choices)
+
+
 def test_every_command_has_help_with_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([], ["status"], ["recover"], ["verify"], ["put"], ["sync"]):
+    for words in ([], *([command] for command in _commands())):
         with pytest.raises(SystemExit):
             main([*words, "--help"])
         assert "exit codes:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_every_command_is_documented(command: str) -> None:
+    assert f"\ntxfiles {command} " in (CHECKOUT / "README.md").read_text()
