@@ -84,7 +84,7 @@ class AsyncFileTransaction:
 
     @property
     def outcome(self) -> Outcome:
-        """What is on disk: the state `"before"`, from a successful commit on `"after"`; else `"unknown"`."""
+        """The state on disk: `"before"` the commit or `"after"` it, `"unknown"` while it runs or until recovery."""
         return "before" if self._tx is None else self._tx.outcome
 
     @property
