@@ -62,6 +62,8 @@ def run(options: argparse.Namespace) -> int:
     found: list[Result] = []
     with where(options) as base:
         environment = place.environment(base)
+        if options.slow is not None:
+            environment["device"] += f", a flush takes {options.slow:g} ms"
         print(report.heading(environment), flush=True)
         for mode in options.modes or MODES:
             for result in results(mode, base, options):

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
@@ -21,6 +21,7 @@ from txfiles import FileStore
 from txfiles.errors import SnapshotExpiredError
 
 _CONTEXT = multiprocessing.get_context("fork")
+_PAUSE = 0.001  # seconds between two reads: readers that never rest leave the writer no processor
 Turn = Callable[[], object]
 """One commit, or one read of all the files; true when it saw files of two states."""
 Player = Callable[[], AbstractContextManager[Turn]]
@@ -73,7 +74,7 @@ def writers(
 def readers(
     base: Path, *, readers: int = 2, files: int = 4, size: int = 2000, duration: float = 2.0, rounds: int
 ) -> Result:
-    """Processes that read all files again and again beside a writer: seconds of each read of all the files.
+    """Processes that read all files every millisecond beside a writer: seconds of each read of all the files.
 
     The facts are commits of the writer in a second, and which part of the reads saw files of two states.
     """
@@ -95,7 +96,7 @@ def readers(
             _together([writer], 0.05)  # so that there is something to read
             settle_down(base)
             crowd = [partial(read, root, files) for _ in range(readers if name in kinds else 0)]
-            written, *seen = _together([writer, *crowd], duration)
+            written, *seen = _together([writer, *crowd], duration, [0.0, *([_PAUSE] * len(crowd))])
             commits.setdefault(name, []).append(len(written.waits) / duration)
             for tally in seen:
                 result.seconds.setdefault(name, []).extend(tally.waits)
@@ -165,13 +166,13 @@ def _rows(root: Path, files: int) -> Iterator[Turn]:
         db.close()
 
 
-def _together(players: list[Player], duration: float) -> list[Tally]:
+def _together(players: list[Player], duration: float, pauses: Sequence[float] = ()) -> list[Tally]:
     """Every player in a process of its own, all at the same time, turn after turn for `duration` seconds."""
     start = time.monotonic() + 0.03 + 0.02 * len(players)
     pipes = [_CONTEXT.Pipe(duplex=False) for _ in players]
     running = [
-        _CONTEXT.Process(target=_play, args=(player, start, duration, out))
-        for player, (_, out) in zip(players, pipes, strict=True)
+        _CONTEXT.Process(target=_play, args=(player, start, duration, pause, out))
+        for player, (_, out), pause in zip(players, pipes, pauses or [0.0] * len(players), strict=True)
     ]
     for process in running:
         process.start()
@@ -185,7 +186,7 @@ def _together(players: list[Player], duration: float) -> list[Tally]:
             receive.close()
 
 
-def _play(player: Player, start: float, duration: float, out: Connection) -> None:
+def _play(player: Player, start: float, duration: float, pause: float, out: Connection) -> None:
     waits: list[float] = []
     torn = 0
     with player() as turn:
@@ -195,5 +196,8 @@ def _play(player: Player, start: float, duration: float, out: Connection) -> Non
             torn += bool(turn())
             after = time.monotonic()
             waits.append(after - now)
+            if pause:
+                time.sleep(pause)
+                after = time.monotonic()
             now = after
     out.send(Tally(waits, torn))

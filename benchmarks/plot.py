@@ -28,7 +28,7 @@ _ROW, _LEFT, _BAR, _WIDTH = 22, 270, 330, 720
 
 
 def draw(environment: Mapping[str, str], results: Sequence[Result]) -> str:
-    """Every `save` of the results as a panel: bars for medians, a thin line up to the 95th percentile."""
+    """Every `save` of the results as a panel: bars for medians, a thin line over the middle half of the samples."""
     body: list[str] = []
     top = 14
     for result in results:
@@ -55,7 +55,7 @@ def draw(environment: Mapping[str, str], results: Sequence[Result]) -> str:
 def _panel(body: list[str], result: Result, top: int) -> int:
     """Draw one case from `top` on, and give where the next begins."""
     top += 14
-    body.append(_text(14, top, f"{result.case}: milliseconds, median and 95th percentile", "head"))
+    body.append(_text(14, top, f"{result.case}: milliseconds, median and quartiles", "head"))
     longest = max(result.median(name) for names in _GROUPS.values() for name in names if name in result.seconds)
     for group, names in _GROUPS.items():
         top += _ROW
@@ -68,14 +68,14 @@ def _panel(body: list[str], result: Result, top: int) -> int:
 
 
 def _bar(body: list[str], result: Result, name: str, top: int, scale: float) -> None:
-    median, high = result.median(name), quantile(result.seconds[name], 0.95)
+    seconds = result.seconds[name]
+    low, median, high = (quantile(seconds, part) * scale for part in (0.25, 0.5, 0.75))
+    end = min(high, _BAR + 60.0)
     colour = "#1d6fd8" if name in ("txfiles", "process") else "#9aa5b1"
-    width = max(1.0, median * scale)
-    end = min(_BAR + 60.0, high * scale)
     body.append(_text(26, top, _LABELS[name]))
-    body.append(f'<rect x="{_LEFT}" y="{top - 12}" width="{width:.1f}" height="15" fill="{colour}"/>')
-    body.append(f'<path d="M{_LEFT + width:.1f} {top - 4.5}H{_LEFT + max(width, end):.1f}" stroke="#52606d"/>')
-    body.append(_text(_LEFT + round(max(width, end)) + 6, top, f"{median * 1e3:.3g}", "num"))
+    body.append(f'<rect x="{_LEFT}" y="{top - 12}" width="{max(1.0, median):.1f}" height="15" fill="{colour}"/>')
+    body.append(f'<path d="M{_LEFT + low:.1f} {top - 4.5}H{_LEFT + end:.1f}" stroke="#323f4b"/>')
+    body.append(_text(_LEFT + round(max(median, end)) + 6, top, f"{result.median(name) * 1e3:.3g}", "num"))
 
 
 def _text(x: int, y: int, text: str, kind: str = "") -> str:

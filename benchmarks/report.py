@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +95,7 @@ def verdicts(results: Iterable[Result]) -> list[Verdict]:
             few, many = (result.median(name) for name in sorted(result.seconds, key=len))
             out.append(Verdict("opening, CPU ms, 100,000 files", many * 1e3, 1.0))
             out.append(Verdict("opening, 100,000 files / 10 files", many / few, 1.1))
-        elif mode == "stream":
+        elif mode == "stream" and int(result.case.split()[0]) >= 64 << 20:
             out.append(Verdict(f"stream, {result.case}: MiB of memory", result.facts["txfiles"]["peak_memory_MiB"], 16))
         elif mode == "writers":
             for label, facts in result.facts.items():
@@ -107,12 +108,13 @@ def verdicts(results: Iterable[Result]) -> list[Verdict]:
 
 def _cost_per_file(by_case: Mapping[tuple[str, str], Result]) -> list[Verdict]:
     """The cost of a file must not rise from 64 files on; a tenth is noise."""
-    costs = {
-        files: result.median("txfiles") / files
+    found = [
+        (files, result.seconds["txfiles"])
         for files in (64, 256, 1024, 4096)
         if (result := by_case.get(("save", f"{files} x 4096 B, rewritten"))) and "txfiles" in result.seconds
-    }
-    return [
-        Verdict(f"save: cost of one of {more} files / of one of {fewer}", costs[more] / costs[fewer], 1.1)
-        for fewer, more in zip(list(costs), list(costs)[1:], strict=False)
     ]
+    out = []
+    for (fewer, before), (more, after) in pairwise(found):
+        ratios = [quantile(after, part) / more / (quantile(before, part) / fewer) for part in (0.5, 0.1)]
+        out.append(Verdict(f"save: cost of one of {more} files / of one of {fewer}", ratios[0], 1.1, ratios[1]))
+    return out
