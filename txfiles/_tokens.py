@@ -46,6 +46,7 @@ class Tokens:
         self._made: set[int] = set()
         self._old: set[int] = set()
         self._open: dict[int, int] = {}
+        self._synced: set[int] = set()
 
     def name(self, index: int) -> bytes:
         return _layout.token(self.tid, index)
@@ -175,6 +176,8 @@ class Tokens:
 
     def sync(self, index: int) -> None:
         """Make content, size and metadata of a token durable (A3); may be called from any thread."""
+        if index in self._synced:
+            return
         fd = self._open.get(index)
         if fd is not None:
             self.fs.sync_file(fd)
@@ -193,6 +196,7 @@ class Tokens:
         try:
             if self.durable and not mode & stat.S_IRUSR:
                 self.fs.sync_file(fd)
+                self._synced.add(index)
         finally:
             self.fs.close(fd)
 

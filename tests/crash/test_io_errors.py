@@ -108,6 +108,29 @@ def test_each_call_of_recovery_fails(memory: Path, name: str, forever: bool) -> 
     assert before != after
 
 
+class _WriteOnly(_fs.KernelFS):
+    """For a user who may write some files and not read them."""
+
+    def open_read(self, at: int, name: bytes) -> int:
+        if not os.stat(name, dir_fd=at, follow_symlinks=False).st_mode & 0o400:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+        return super().open_read(at, name)
+
+
+def test_files_that_cannot_be_opened_again_are_synced_before_they_are_closed(memory: Path) -> None:
+    """However many, so that their descriptors are not all kept."""
+    names = [f"f{number}" for number in range(20)]
+    for name in names:
+        (memory / name).write_text("old")
+        (memory / name).chmod(0o200)
+    counting = FaultyFS(_WriteOnly())
+    with _fs.use(counting), FileTransaction(memory) as tx:  # type: ignore[arg-type]
+        for name in names:
+            tx.write(name, "new")
+    assert {(memory / name).read_text() for name in names} == {"new"}
+    assert counting.trace.count("sync_file") == len(names) + 2  # the journal and the format
+
+
 class _Stop(BaseException):
     pass
 
