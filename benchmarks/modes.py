@@ -76,9 +76,9 @@ def stream(base: Path, *, size: int, rounds: int) -> Result:
         path.unlink(missing_ok=True)
 
         def work() -> None:
-            before = _reset_peak()
+            before = reset_peak()
             write(path)
-            memory.setdefault(name, {})["peak_memory_MiB"] = (_peak() - before) / (1 << 20)
+            memory.setdefault(name, {})["peak_memory_MiB"] = (peak() - before) / (1 << 20)
 
         return work
 
@@ -240,13 +240,13 @@ def fresh(base: Path) -> Path:
     return Path(tempfile.mkdtemp(dir=base))
 
 
-def _reset_peak() -> int:
+def reset_peak() -> int:
     """Forget the peak of this process's memory, and give what it has now, in bytes (proc(5), clear_refs)."""
     Path("/proc/self/clear_refs").write_text("5")
     return _memory("VmRSS")
 
 
-def _peak() -> int:
+def peak() -> int:
     return _memory("VmHWM")
 
 

@@ -38,8 +38,8 @@ def in_directory(directory: Path) -> Iterator[Path]:
 def made(kind: str, images: Path, *, slow: float | None = None) -> Iterator[Path]:
     """A new file system of 2 GiB, mounted where only this process and its children see it. Needs root.
 
-    The image is in `images` and reached through a loop device with direct I/O; it has no name, so that nothing stays
-    when the run is killed. With `slow`, a flush of the device takes so many milliseconds (see `slow_disk`).
+    The image is in `images`, behind a loop device with direct I/O; it has no name, so that nothing but an empty
+    directory stays when the run is killed. With `slow`, a flush takes so many milliseconds (see `slow_disk`).
     """
     _own_namespace()
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from benchmarks import count
+from benchmarks import count, modes
 from benchmarks.__main__ import MODES, main
 from benchmarks.competitors import MEANING, SAVES
 from benchmarks.report import read_json, verdicts
@@ -47,6 +47,15 @@ def test_every_mode_runs_and_writes_what_it_found(tmp_path: Path, memory: Path) 
     assert readers.facts["txfiles"]["torn"] == readers.facts["pinned"]["torn"] == 0
     assert verdicts(results)
     assert not list(memory.iterdir())
+
+
+def test_the_peak_of_memory_is_that_of_the_sample() -> None:
+    before = modes.reset_peak()
+    block = bytearray(64 << 20)
+    del block
+    assert modes.peak() - before > 48 << 20
+    before = modes.reset_peak()
+    assert modes.peak() - before < 16 << 20
 
 
 def test_all_competitors_are_explained() -> None:
