@@ -424,27 +424,36 @@ ABANDONED = """
 import asyncio
 from txfiles import AsyncFileTransaction
 loop = asyncio.new_event_loop()
+tx = AsyncFileTransaction(sys.argv[1], timeout=None)
 async def main():
-    global tx
-    tx = await AsyncFileTransaction(sys.argv[1]).begin()
+    await tx.begin()
     await tx.write("a", "1")
     async with tx.savepoint(), tx.open("b", "w") as file:
         await file.write("1")
-        loop.call_soon(loop.stop)
+        loop.stop()
         await asyncio.sleep(3600)
 task = loop.create_task(main())
+loop.call_later(float(sys.argv[2]), loop.stop)
 loop.run_forever()
 print(tx)
 """
 
 
 def test_a_program_that_ends_with_it_open(root: Path) -> None:
-    done = run_python(ABANDONED, root, timeout=30)
+    done = run_python(ABANDONED, root, 20, timeout=30)
     assert done.returncode == 0
     assert "open>" in done.stdout
     assert "Traceback" not in done.stderr
     assert tree(root) == {}
     assert sorted(os.listdir(root / ".txfiles")) == ["format", "lock"]
+
+
+def test_a_program_that_ends_while_it_waits_for_the_lock(root: Path) -> None:
+    with FileTransaction(root) as tx:
+        done = run_python(ABANDONED, root, 0.3, timeout=30)
+        tx.write("a", "1")
+    assert done.returncode == 0
+    assert tree(root) == {"a": b"1"}
 
 
 def test_it_is_not_imported_before_it_is_used() -> None:
