@@ -86,12 +86,16 @@ class Tokens:
         """Link what a write replaces to its `.old`; the identity of what was linked."""
         name = _layout.old(self.tid, op.index)
         self._old.add(op.index)
-        self.hard_link(*tree.at(op.path), name, _paths.decode(op.path))
+        shown = _paths.decode(op.path)
+        self.hard_link(*tree.at(op.path), name, shown)
         found = self.fs.stat(self.at, name)
+        assert op.old is not None
+        if found.st_ino != op.old.ino and (now := tree.stat(op.path)) is not None and now.st_ino == op.old.ino:
+            message = f"the file system shows two names of the file {shown!r} with two inode numbers"
+            raise UnsupportedFilesystemError(message, path=shown)
         if stat.S_ISLNK(found.st_mode):
             return identity_of(found, self.fs.readlink(self.at, name))
         if not stat.S_ISREG(found.st_mode):
-            shown = _paths.decode(op.path)
             raise ConflictError(f"{shown!r} is no longer a regular file", path=shown)
         return identity_of(found)
 

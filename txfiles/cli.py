@@ -146,15 +146,18 @@ def _decide(options: argparse.Namespace) -> tuple[int, dict[str, Any], list[str]
 
 def _verify(options: argparse.Namespace) -> tuple[int, dict[str, Any], list[str]]:
     """Read the private directory and every journal in it; change nothing."""
-    problems, pending = verify(options.dir), []
-    if not problems:
-        found = status(options.dir)
-        pending = [f"{one.state} {one.transaction_id}: {_some(one.paths)}" for one in found.pending]
-        pending += [f"left over: {name}" for name in found.debris]
-    lines = [f"damaged: {text}" for text in problems] + [f"pending: {text}" for text in pending]
-    lines.append("not sound" if problems else "sound, recovery is pending" if pending else "sound")
-    code = FAILED if problems else DECISION if pending else DONE
-    return code, {"sound": not problems, "problems": problems, "pending": pending}, lines
+    found, pending = verify(options.dir), []
+    if not found.damaged:
+        now = status(options.dir)
+        pending = [f"{one.state} {one.transaction_id}: {_some(one.paths)}" for one in now.pending]
+        pending += [f"left over: {name}" for name in now.debris]
+    lines = [f"damaged: {text}" for text in found.damaged]
+    lines += [f"conflict: {text}" for text in found.conflicts]
+    lines += [f"pending: {text}" for text in pending]
+    what = "recovery needs a decision" if found.conflicts else "recovery is pending"
+    lines.append("not sound" if found.damaged else f"sound, {what}" if pending else "sound")
+    code = FAILED if found.damaged else DECISION if pending or found.conflicts else DONE
+    return code, {"sound": found.sound, **asdict(found), "pending": pending}, lines
 
 
 def _put(options: argparse.Namespace) -> tuple[int, dict[str, Any], list[str]]:

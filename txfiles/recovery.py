@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from txfiles import _fs, _inventory, _layout, _paths
 from txfiles._evidence import Evidence
 from txfiles._home import Home, locate
-from txfiles._recover import OnConflict, RecoveredTransaction, RecoveryReport, check_format, recover_locked
+from txfiles._recover import OnConflict, RecoveredTransaction, RecoveryReport, check_format, conflict, recover_locked
 from txfiles.errors import JournalVersionError, RecoveryError
 from txfiles.transaction import check_settings
 
@@ -89,31 +89,44 @@ def recover(root: AnyPath, *, timeout: float | None = 10.0, on_conflict: OnConfl
         home.close()
 
 
-def verify(root: AnyPath) -> list[str]:
-    """What is wrong in the private directory of `root`, in words; empty when it is sound. Changes nothing.
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is damaged in a private directory, and which changes of others since a crash need a decision; in words."""
+
+    damaged: list[str] = field(default_factory=list)
+    conflicts: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Nothing is damaged, and a recovery needs no decision."""
+        return not (self.damaged or self.conflicts)
+
+
+def verify(root: AnyPath) -> Findings:
+    """Look for damage in the private directory of `root`. Changes nothing.
 
     Reads every journal and, for those that a recovery would roll forward or undo, everything that they need. What is
-    merely pending is not wrong.
+    merely pending is sound.
     """
     fs = _fs.current()
     home = Home.find(fs, locate(fs, root))
     if home is None:
-        return []
+        return Findings()
     try:
         before = None
         while True:
-            problems = _inventory.undisturbed(lambda: _problems(home))
-            if not problems or problems == before:
-                return problems
-            before = problems  # a writer at work may have changed things between two questions: ask again
+            found = _inventory.undisturbed(lambda: _examine(home))
+            if found.sound or found == before:
+                return found
+            before = found  # a writer at work may have changed things between two questions: ask again
     except JournalVersionError as error:
-        return [str(error)]
+        return Findings([str(error)])
     finally:
         home.close()
 
 
-def _problems(home: Home) -> list[str]:
-    problems = []
+def _examine(home: Home) -> Findings:
+    problems, conflicts = [], []
     found = _inventory.take(home)
     if not home.format_is_ours() and (found.head is not None or _layout.FORMAT in found.names):
         problems.append("the format file is missing or damaged")
@@ -127,12 +140,17 @@ def _problems(home: Home) -> list[str]:
         evidence = Evidence(home, pending.journal, same_tree=pending.same_tree)
         try:
             if pending.state == "aborting":
-                evidence.conflicts_undo()
+                others = evidence.conflicts_undo()
             elif pending.state in ("committed", "prepared") or evidence.proves_commit():
-                evidence.conflicts_forward()
+                others = evidence.conflicts_forward()
+            else:
+                continue
         except RecoveryError as error:
             problems.append(str(error))
-    return problems + [f"{_paths.decode(name)} is not a file of txfiles" for name in found.unknown]
+        else:
+            conflicts += [str(conflict(others))] if others else []
+    problems += [f"{_paths.decode(name)} is not a file of txfiles" for name in found.unknown]
+    return Findings(problems, conflicts)
 
 
 def status(root: AnyPath) -> StoreStatus:

@@ -166,6 +166,17 @@ def test_verify_finds_damage(root: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["recover", str(root)]) == 0
 
 
+def test_verify_finds_what_needs_a_decision(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _leave_half_done(root)
+    (root / "b").write_text("somebody else's")
+    code, found = _json(capsys, "verify", str(root))
+    assert (code, found["sound"], found["damaged"]) == (3, False, [])
+    assert ["'b'" in text for text in found["conflicts"]] == [True]
+    assert main(["verify", str(root)]) == 3
+    assert "recovery needs a decision" in capsys.readouterr().out
+    assert main(["recover", str(root), "--keep-theirs"]) == 0
+
+
 def test_a_held_lock_is_exit_code_4(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FileTransaction(root) as tx:
         tx.write("a", "held")

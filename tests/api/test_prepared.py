@@ -109,7 +109,7 @@ def test_leaving_the_block_leaves_it_prepared(used: Path) -> None:
     tid = prepared(used)
     assert waiting(used) == [tid]
     assert [(p.transaction_id, p.state) for p in status(used).pending] == [(tid, "prepared")]
-    assert verify(used) == []
+    assert verify(used).sound
     assert tree(used) == OLD
     commit_prepared(used, tid)
     assert tree(used) == NEW
@@ -510,7 +510,7 @@ def test_a_staged_file_that_was_damaged_is_noticed(used: Path) -> None:
     tid = prepared(used)
     [token] = [p for p in (used / ".txfiles").glob(f"{tid}.*") if p.is_file() and p.read_bytes() == b"new a"]
     token.write_bytes(b"NEW A")
-    assert any("damaged" in problem for problem in verify(used))
+    assert any("damaged" in problem for problem in verify(used).damaged)
     with pytest.raises(RecoveryError, match="damaged"):
         commit_prepared(used, tid)
     assert tree(used) == OLD

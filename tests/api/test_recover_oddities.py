@@ -30,7 +30,7 @@ def test_a_missing_format_beside_head_is_refused_and_reported(used: Path) -> Non
     with pytest.raises(RecoveryError, match="format"), FileTransaction(used):
         pass
     assert status(used).unknown == ["format"]
-    assert verify(used) == ["the format file is missing or damaged"]
+    assert verify(used).damaged == ["the format file is missing or damaged"]
 
 
 @pytest.mark.leaves_debris
@@ -41,7 +41,7 @@ def test_another_format_is_refused_everywhere(used: Path, text: str) -> None:
         recover(used)
     with pytest.raises(JournalVersionError), FileTransaction(used):
         pass
-    assert "format" in verify(used)[0]
+    assert "format" in verify(used).damaged[0]
 
 
 def test_a_damaged_head_is_told_by_verify_and_stops_nobody(used: Path) -> None:
@@ -49,11 +49,11 @@ def test_a_damaged_head_is_told_by_verify_and_stops_nobody(used: Path) -> None:
     raw = bytearray(head.read_bytes())
     raw[-3] ^= 1
     head.write_bytes(raw)
-    assert "HEAD is damaged" in verify(used)[0]
+    assert "HEAD is damaged" in verify(used).damaged[0]
     recover(used)
     with FileTransaction(used) as tx:
         tx.write("a", "2")
-    assert verify(used) == []
+    assert verify(used).sound
 
 
 @pytest.mark.leaves_debris
