@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from txfiles.errors import (
     LockTimeoutError,
     TransactionClosedError,
 )
+from txfiles.testing import survives_kills, survives_power_loss
 from txfiles.testing._faults import FaultyFS
 
 
@@ -460,6 +462,27 @@ def test_it_is_not_imported_before_it_is_used() -> None:
     code = "import txfiles, sys; txfiles.FileStore; print('asyncio' in sys.modules); txfiles.AsyncFileTransaction"
     done = run_python(code, timeout=30)
     assert done.stdout.split() == ["False"], done.stderr
+
+
+def test_it_survives_kills_and_power_losses_like_any_save() -> None:
+    async def change(root: Path) -> None:
+        async with AsyncFileTransaction(root) as tx:
+            numbers = [*await tx.read_json("numbers.json"), 1]
+            await tx.write_json("numbers.json", numbers)
+            await tx.write_json("count.json", len(numbers))
+
+    def setup(root: Path) -> None:
+        (root / "numbers.json").write_text("[0]")
+        (root / "count.json").write_text("1")
+
+    def save(root: Path) -> None:
+        asyncio.run(change(root))
+
+    def check(root: Path) -> None:
+        assert len(json.loads((root / "numbers.json").read_text())) == int((root / "count.json").read_text())
+
+    assert survives_power_loss(save, check, setup=setup, caps=(8,)).states > 100
+    assert survives_kills(save, check, setup=setup) > 10
 
 
 # -- nothing in the loop --------------------------------------------------------------------------------------------
