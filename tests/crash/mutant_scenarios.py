@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tests.crash.test_simfs_engine import SCENARIOS, commit, files, write
-from txfiles import FileTransaction, recover
+import pytest
+
+from tests.crash.test_simfs_engine import commit, files, write
+from txfiles import FileTransaction, commit_prepared, recover, status
 from txfiles.errors import CommitError, RecoveryConflictError, RecoveryError, TxFilesError
 from txfiles.testing import Crash, Options, Scenario, SimFS, Tree
 from txfiles.testing._simfs import KILL
@@ -358,8 +360,8 @@ def parent_goes(fs: SimFS) -> None:
     fs.remove("/sim/gone")
 
 
-def damage(ending: str, **what: Any) -> Callable[[SimFS], None]:
-    return lambda fs: fs.put(private(fs, ending), what.pop("content", "new b"), **what)
+def damage(ending: str, content: str = "new b", **what: Any) -> Callable[[SimFS], None]:
+    return lambda fs: fs.put(private(fs, ending), content, **what)
 
 
 def a_link_for_a_token(fs: SimFS) -> None:
@@ -373,6 +375,7 @@ def lone_old(fs: SimFS) -> None:
 
 
 def old_is_kept(fs: SimFS) -> None:
+    assert recover("/sim").unknown == [f"{'0' * 32}.0.old"]
     assert fs.get(f"{PRIVATE}/{'0' * 32}.0.old") == b"the only one"
 
 
@@ -441,15 +444,16 @@ def without_directories(fs: SimFS, _: Sequence[Tree]) -> None:
 # -- failed syncs (A4) ----------------------------------------------------------------------------------------------
 
 
-def unsyncable(act: Callable[[SimFS], object], first: int) -> Callable[[SimFS], None]:
-    """From the `first` sync of a directory on every one fails, once; what fails then is not told."""
+def unsyncable(act: Callable[[SimFS], object], first: int | str) -> Callable[[SimFS], None]:
+    """From the `first` sync of a directory on, or from the first call of this name on, every such sync fails."""
 
     def step(fs: SimFS) -> None:
-        count = [0]
+        seen: list[str] = []
 
         def plan(_: int, name: str) -> None:
-            count[0] += name == "sync_dir"
-            if name == "sync_dir" and count[0] >= first:
+            seen.append(name)
+            failing = first in seen if isinstance(first, str) else seen.count("sync_dir") >= first
+            if name == "sync_dir" and failing:
                 raise OSError(errno.EIO, "injected")
 
         fs.plan = plan
@@ -472,10 +476,19 @@ def all_or_nothing(fs: SimFS, _: Sequence[Tree]) -> None:
     assert len(found) == 1 or pending(fs), f"a mix: {found}"
 
 
-def failed_sync(name: str, before: Callable[[SimFS], object], act: Callable[[SimFS], object], first: int) -> Scenario:
-    return Scenario(
-        name, then(files, before), [then(unsyncable(act, first), try_to_recover)], try_to_recover, all_or_nothing
-    )
+def new_with_below(fs: SimFS, allowed: Sequence[Tree]) -> None:
+    all_or_nothing(fs, allowed)
+    assert pending(fs) or fs.exists("/sim/x/y") == (fs.get("/sim/a") == b"new a")
+
+
+def failed_sync(
+    name: str,
+    before: Callable[[SimFS], object],
+    act: Callable[[SimFS], object],
+    first: int | str,
+    check: Callable[[SimFS, Sequence[Tree]], None] = all_or_nothing,
+) -> Scenario:
+    return Scenario(name, then(files, before), [then(unsyncable(act, first), try_to_recover)], try_to_recover, check)
 
 
 def undo_unsynced(fs: SimFS) -> None:
@@ -546,6 +559,72 @@ def undone_process(fs: SimFS) -> None:
     fs.plan = None
 
 
+# -- two-phase ------------------------------------------------------------------------------------------------------
+
+
+def prepared(change: Change) -> Callable[[SimFS], None]:
+    def step(fs: SimFS) -> None:
+        with FileTransaction("/sim") as tx:
+            change(tx)
+            tx.prepare()
+        fs.sync_everything()
+
+    return step
+
+
+def decide(_: SimFS) -> None:
+    commit_prepared("/sim", status("/sim").pending[0].transaction_id)
+
+
+def prepare_fails(fs: SimFS) -> None:
+    """The sync that makes T.prepared durable fails."""
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "injected")
+
+    with suppress(CommitError), FileTransaction("/sim") as tx:
+        WRITES(tx)
+        fs.plan = at_call("sync_dir", 2, fail)
+        tx.prepare()
+    fs.plan = None
+
+
+def taken_back(fs: SimFS, allowed: Sequence[Tree]) -> None:
+    assert fs.tree() in allowed
+    if len(allowed) == 1:
+        assert not any(name.endswith(".prepared") for name in fs.names(PRIVATE))
+
+
+# -- more files than descriptors ------------------------------------------------------------------------------------
+
+
+def write_only(fs: SimFS) -> None:
+    files(fs)
+    fs.put("/sim/special", "s", mode=0o200)
+
+
+def without_descriptors(change: Change) -> Callable[[SimFS], None]:
+    def step(fs: SimFS) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("txfiles._tokens._KEEP_OPEN", 1)
+            commit(change)(fs)
+
+    return step
+
+
+# -- bytes that are the same ----------------------------------------------------------------------------------------
+
+
+def twins(fs: SimFS) -> None:
+    files(fs)
+    fs.put("/sim/twin", "old a", uid=7)
+
+
+def other_owner(tx: FileTransaction) -> None:
+    tx.move("twin", "a")
+    tx.write("b", "new b")
+
+
 # -- what HEAD vouches for ------------------------------------------------------------------------------------------
 
 
@@ -584,9 +663,16 @@ def directory_again(fs: SimFS) -> None:
     fs.mkdirs("/sim/x", synced=False)
 
 
-def directory_of_process(fs: SimFS) -> None:
+def over_process(fs: SimFS) -> None:
     files(fs)
-    commit(write("x/y"), durability="process")(fs)
+    for _ in range(2):
+        commit(write("x/w/y", "a"), durability="process")(fs)
+
+
+def all_once_returned(fs: SimFS, allowed: Sequence[Tree]) -> None:
+    if len(allowed) == 1:
+        assert [fs.get(f"/sim/{name}") for name in ("x/w/z", "a", "b")] == [b"new x/w/z", b"new a", b"new b"]
+    assert not pending(fs)
 
 
 def z_is_there(fs: SimFS, allowed: Sequence[Tree]) -> None:
@@ -797,11 +883,16 @@ EXTRA = {
             lambda fs: fs.remove(private(fs, ".1.old")),
             refuses_to_roll_back,
         ),
+        failed_sync("failed-sync-in-decision", prepared(WRITES), decide, "rename"),
+        failed_sync("failed-sync-after-decision", prepared(write("a", "b", "x/y")), decide, "mkdir", new_with_below),
+        Scenario("prepare-fails", files, [prepare_fails], check=taken_back),
         Scenario("undone-process-power-loss", files, [undone_process], check=quietly),
         Scenario("new-root", nothing, [in_new_root], recover=recover_new_root, check=whole_new_root),
+        Scenario("without-descriptors", write_only, [without_descriptors(write("a", "e", "special"))]),
+        Scenario("same-bytes-other-owner", twins, [commit(other_owner)]),
         Scenario("overwritten-since-head", overwritten_since_head, [commit(write("a", "b"))], check=there_and_whole),
         Scenario("directory-again", directory_again, [commit(write("x/z"))], check=z_is_there),
-        Scenario("directory-of-process", directory_of_process, [commit(write("x/z"))], check=z_is_there),
+        Scenario("over-process", over_process, [commit(write("x/w/z", "a", "b"))], check=all_once_returned),
         Scenario("process-power-loss", files, [commit(WRITES, durability="process")], check=quietly),
         Scenario("after-process", after_process, [commit(write("a"))], check=there_and_whole),
     ]

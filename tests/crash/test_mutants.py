@@ -1,60 +1,67 @@
-"""Every mutant of the protocol is found by the scenario that is named beside it; nothing is found without a mutant."""
+"""Each sync, each check and each order of steps is needed: where one is missing, a scenario ends in a mix, or fails."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import ast
+import re
+from pathlib import Path
 
 import pytest
 
+import txfiles
 from tests.crash import mutants
-from tests.crash.mutant_scenarios import EVERYTHING, EXTRA
+from tests.crash.mutant_cases import CASES
+from tests.crash.mutant_scenarios import EXTRA
+from tests.crash.mutants import PROTOCOL, finds, is_course, likely, scenarios, table
 from tests.support import DEEP
 from txfiles.testing import explore
 
-Outcomes = dict[str, dict[str, str]]
+ALL = mutants.mutants()
+NEEDED = [name for name in ALL if not table().get(name, "").startswith("-")]
+SPARE = [name for name in ALL if name not in NEEDED]
+HERE = {**CASES, **EXTRA}  # the other scenarios are explored where they are
 
 
-@pytest.fixture(scope="module")
-def outcomes(request: pytest.FixtureRequest) -> Outcomes:
-    """What became of the mutants of the chosen tests: all are run together, in processes that never saw the package."""
-    chosen = {item.name for item in request.session.items}
-    return _run([mutant.name for mutant in mutants.MUTANTS if f"test_a_mutant_is_found[{mutant.name}]" in chosen])
+def _is_quick(name: str) -> bool:
+    """Without a sync or in another order; of the conditions those whose scenario takes no time."""
+    return re.search(r" is (True|False)( \(\d+\))?$", name) is None or all(map(is_course, likely(name)))
 
 
-def _run(names: list[str], *options: str) -> Outcomes:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.mutants", *options, *names],
-        cwd=mutants.ROOT,
-        env={**os.environ, "PYTHONPATH": str(mutants.ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert not done.returncode, done.stderr
-    assert not done.stderr
-    return {outcome["name"]: outcome for outcome in map(json.loads, done.stdout.splitlines())}
-
-
-@pytest.mark.parametrize("name", EXTRA)
+@pytest.mark.parametrize("name", HERE)
 def test_nothing_is_found_without_a_mutant(name: str) -> None:
-    explore(EVERYTHING[name], (256, 8) if DEEP else (32,))
+    explore(HERE[name], (256, 8) if DEEP else (32,))
 
 
-@pytest.mark.parametrize("mutant", [mutant.name for mutant in mutants.MUTANTS])
-def test_a_mutant_is_found(outcomes: Outcomes, mutant: str) -> None:
-    assert outcomes[mutant]["found"] == mutants.BY_NAME[mutant].killer, outcomes[mutant]["told"]
+@pytest.mark.parametrize(
+    "name", [name if _is_quick(name) else pytest.param(name, marks=pytest.mark.deep) for name in NEEDED]
+)
+def test_a_mutant_is_found(name: str) -> None:
+    tried = likely(name)
+    assert any(finds(scenario, ALL[name]) for scenario in tried), (
+        f"not found in {tried}: python -m tests.crash.mutants --write looks everywhere"
+    )
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("mutant", [mutant.name for mutant in mutants.SPARE])
-def test_what_could_go_is_missed_by_nobody(mutant: str) -> None:
-    outcome = _run([mutant], "--all")[mutant]
-    assert not outcome["found"], outcome["told"]
+@pytest.mark.parametrize("name", SPARE)
+def test_what_could_go_is_missed_by_nobody(name: str) -> None:
+    found = [scenario for scenario in scenarios() if finds(scenario, ALL[name])]
+    assert not found, f"{name} is said to be no loss: {table()[name]}"
 
 
-def test_a_mutant_that_no_longer_fits_is_reported() -> None:
-    with pytest.raises(ValueError, match="no longer fits"):
-        mutants.Mutant("none", "_durable", "not in the source", "", "replace-1").source()
+@pytest.mark.deep
+def test_the_table_is_of_today() -> None:
+    assert list(table()) == list(ALL)
+
+
+def test_every_call_that_syncs_has_a_mutant() -> None:
+    """In whatever module: one that is new has to be looked for, too."""
+    there = []
+    for path in Path(txfiles.__path__[0]).rglob("*.py"):
+        if path.name == "_fs.py" or "testing" in path.parts:
+            continue
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        there += [path.stem for call in calls if getattr(call.func, "attr", "") in ("sync_file", "sync_dir", "fsync")]
+    assert set(there) <= set(PROTOCOL)
+    primitive = re.compile(r": no sync_(file|dir)( \(\d+\))?$")
+    assert len(there) == sum(primitive.search(name) is not None for name in ALL)
