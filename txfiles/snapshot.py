@@ -122,8 +122,10 @@ class Snapshot:
 
     def __del__(self) -> None:
         if self._reader is not None:
-            warnings.warn(f"{self!r} was dropped while open", ResourceWarning, stacklevel=2, source=self)
-            self.close()
+            try:
+                warnings.warn(f"{self!r} was dropped while open", ResourceWarning, stacklevel=2, source=self)
+            finally:  # also where warnings are errors
+                self.close()
 
     def _open_reader(self) -> Reader:
         if self._reader is None:

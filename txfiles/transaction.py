@@ -276,10 +276,11 @@ class FileTransaction:
         if self._state == "prepared" and self._pid == self._fs.pid():
             self._end(discard=False)
         if self._state == "open" and self._pid == self._fs.pid():
-            warnings.warn(
-                f"{self!r} was dropped while open; it is rolled back", ResourceWarning, stacklevel=2, source=self
-            )
-            self._end(discard=True)
+            message = f"{self!r} was dropped while open; it is rolled back"
+            try:
+                warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+            finally:  # also where warnings are errors
+                self._end(discard=True)
 
     # -- reading ------------------------------------------------------------------------------------------------
 

@@ -182,6 +182,22 @@ def test_a_transaction_dropped_while_open_is_rolled_back(root: Path) -> None:
     assert _at_rest(root)
 
 
+def test_a_dropped_transaction_is_rolled_back_also_where_warnings_are_errors(root: Path) -> None:
+    code = """
+        import warnings
+        from txfiles import FileTransaction
+        warnings.simplefilter("error")
+        tx = FileTransaction(sys.argv[1]).begin()
+        tx.write("a", "x")
+        del tx
+        with FileTransaction(sys.argv[1], timeout=0):
+            print(sorted(os.listdir(sys.argv[1] + "/.txfiles")))
+    """
+    done = run_python(code, root)
+    assert done.stdout == "['format', 'lock']\n"
+    assert "dropped while open" in done.stderr
+
+
 def test_one_that_was_never_begun_or_has_ended_is_dropped_in_silence(root: Path) -> None:
     FileTransaction(root)
     with FileTransaction(root):
