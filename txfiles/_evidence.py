@@ -248,7 +248,7 @@ class Evidence:
             if self._blocked_undo(op, coming, blocked):
                 found.append(op)
                 blocked.add(op.path)
-            elif op.kind == "rmdir" and self.target(op) is None:
+            elif op.kind == "rmdir" and self._comes_back(op):
                 coming.add(op.path)
         return found
 
@@ -272,6 +272,13 @@ class Evidence:
                 return not self._is_all_ours(op.path, blocked)
             return not same_inode(token, target)
         return op.kind == "rmdir" and target is None and not self._has_parent(op, coming, blocked)
+
+    def _comes_back(self, op: Operation) -> bool:
+        """A removed directory is there, or its name is free: at the latest when the journal's own file is undone."""
+        target = self.target(op)
+        if target is None or stat.S_ISDIR(target.st_mode):
+            return True
+        return any(other.path == op.path and self.is_new(other, target) for other in self.journal.ops)
 
     def _is_all_ours(self, directory: bytes, blocked: set[bytes]) -> bool:
         """The journal made this directory and all that is in it, so that undoing it leaves its name free."""
