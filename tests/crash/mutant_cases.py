@@ -374,6 +374,7 @@ TAKES_BACK: list[
     ("parent-of-a-delete", delete_in_directory, 4, removed("gone"), 1, {"a": "old a", "gone/f": None}),
     ("parent-of-a-directory", delete_inner, 4, removed("dir/one", "dir"), 1, {"a": "old a", "dir/deep/two": None}),
     ("over-a-delete", s.delete_and_write, 4, overwrite("/sim/b"), 1, {"a": "old a", "b": "other"}),
+    ("over-a-link-to-ours", old_tree, 4, lambda fs: fs.put_link("/sim/gone", "/sim/a"), 1, {"a": "old a"}),
     ("whole-rotation", rotate_directory, 6, lambda _: None, None, {"a": "old a", "gone/f": "f"}),
     ("over-a-file-to-come", rotate_directory, 5, overwrite("/sim/gone"), 1, {"a": "old a", "gone": "other"}),
     ("over-a-file-that-came", rotate_directory, 6, overwrite("/sim/gone"), 1, {"a": "old a", "gone": "other"}),
