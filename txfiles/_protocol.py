@@ -292,19 +292,28 @@ class Commit:
 
     def _undo(self) -> None:
         try:
-            if self._exists("intent"):
-                abandon(self.home, self.journal, "intent")
-            else:
+            if not self._exists("intent"):  # otherwise nothing was touched
                 begin_undo(self.home, self.journal)
                 finish_undo(self.home, self.journal)
         except (OSError, TxFilesError) as error:
-            if isinstance(error, OSError):
-                taint(self.home, self.journal, "aborting")
-            message = f"the commit in {self.shown!r} failed ({self.failure}), and so did undoing it ({error})"
-            self._fail(CommitOutcomeUnknownError(f"{message}; recovery decides", path=self.shown), error)
+            self._fail_undo(error)
+        else:
+            self._next = self._retire  # not again from the start: a token that is gone would count as applied
+
+    def _retire(self) -> None:
+        try:
+            retire(self.home, self.journal, "intent" if self._exists("intent") else "aborting")
+        except OSError as error:
+            self._fail_undo(error)
         else:
             self._tell_what_stayed()
-        self._next = None
+            self._next = None
+
+    def _fail_undo(self, error: Exception) -> None:
+        if isinstance(error, OSError):
+            taint(self.home, self.journal, "aborting")
+        message = f"the commit in {self.shown!r} failed ({self.failure}), and so did undoing it ({error})"
+        self._fail(CommitOutcomeUnknownError(f"{message}; recovery decides", path=self.shown), error)
 
     def _tell_what_stayed(self) -> None:
         with suppress(OSError):  # the outcome is known, this is only a hint
@@ -473,7 +482,7 @@ def begin_undo(home: Home, journal: Journal, state: State = "committed") -> None
 
 
 def finish_undo(home: Home, journal: Journal, skip: frozenset[int] = NOTHING, *, same_tree: bool = True) -> None:
-    """Put back what was applied, in reverse, with the barriers of `apply`; then retire the journal."""
+    """Put back what was applied, in reverse, with the barriers of `apply`; the journal is to be retired next."""
     evidence = Evidence(home, journal, same_tree=same_tree)
     durable = journal.durability == "full"
     ops = [op for op in journal.ops if op.index not in skip]
@@ -495,7 +504,6 @@ def finish_undo(home: Home, journal: Journal, skip: frozenset[int] = NOTHING, *,
             _undo_delete(home, evidence, op)
     if durable:
         second_round(home, journal, [False])
-    retire(home, journal, "aborting")
 
 
 def _undo_write(home: Home, evidence: Evidence, op: Operation) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from txfiles import _inventory, _journal, _layout, _paths
 from txfiles._durable import second_round, sync_private
 from txfiles._evidence import Evidence
-from txfiles._protocol import abandon, apply, begin_undo, finish_undo, settle, taint
+from txfiles._protocol import abandon, apply, begin_undo, finish_undo, retire, settle, taint
 from txfiles.errors import ConflictError, RecoveryConflictError, RecoveryError
 
 if TYPE_CHECKING:
@@ -214,6 +214,7 @@ def _roll_back(home: Home, evidence: Evidence, state: State, on_conflict: OnConf
     skip = frozenset(op.index for op in conflicts)
     try:
         finish_undo(home, evidence.journal, skip, same_tree=evidence.same_tree)
+        retire(home, evidence.journal, "aborting")
     except OSError:
         taint(home, evidence.journal, "aborting")
         raise
