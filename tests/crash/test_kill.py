@@ -59,7 +59,7 @@ def test_killed_at_each_call(memory: Path, name: str, durability: str) -> None:
     _commit(root, name, fs, durability)
     after = tree(root)
     outcomes = set()
-    for number in range(1, fs.calls + 1, 1 if DEEP or name != "mixed" else 3):
+    for number in range(1, fs.calls + 1, 1 if DEEP or name != "mixed" else 5):
         before = _fresh(name, root)
         assert _in_child(lambda n=number: _commit(root, name, FaultyFS(_fs.KernelFS(), kill_at(n)), durability))
         recover(root, timeout=0)
@@ -80,7 +80,7 @@ def test_recovery_killed_at_each_call(memory: Path, name: str) -> None:
     fs = FaultyFS(_fs.KernelFS())
     _commit(root, name, fs, "full")
     after = tree(root)
-    for number in range(fs.calls, 0, -1 if DEEP else -11 if name != "mixed" else -41):
+    for number in range(fs.calls, 0, -1 if DEEP else -11 if name != "mixed" else -83):
         before = _fresh(name, root)
         assert _in_child(lambda n=number: _commit(root, name, FaultyFS(_fs.KernelFS(), kill_at(n)), "full"))
         again = 0

@@ -153,7 +153,7 @@ SETUPS: dict[Change, Callable[[SimFS], None]] = {first: few_files}
 @pytest.mark.parametrize("change", [replace, rearrange, make_directories, remove_directories, first])
 def test_every_crash_of_a_commit(change: Change) -> None:
     scenario = Scenario(change.__name__, SETUPS.get(change, files), [step(change)], recover=read_and_recover)
-    explored = explore(scenario, (64, 2) if DEEP else (12,))
+    explored = explore(scenario, (64, 2) if DEEP else (8,))
     assert explored.different > 20
 
 
@@ -161,7 +161,7 @@ def test_every_crash_of_a_commit(change: Change) -> None:
 def test_every_crash_of_an_undo(change: Change) -> None:
     attempt = step(change)
     scenario = Scenario("undone", files, [undone(change, 4)], recover=read_and_recover, attempt=attempt)
-    explored = explore(scenario, (32, 2) if DEEP else (8,))
+    explored = explore(scenario, (32, 2) if DEEP else (5,))
     assert explored.different > 20
 
 

@@ -60,7 +60,8 @@ def test_interrupted_at_each_call(memory: Path, name: str, gap: int | None) -> N
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     outcomes = set()
     try:
-        for number in range(1, counting.calls + 1, 1 if DEEP or gap is None else 5 if name == "mixed" else 2):
+        step = 1 if DEEP else 9 if name == "mixed" else 1 if gap is None else 3
+        for number in range(1, counting.calls + 1, step):
             before = _fresh(name, root)
             numbers = (number,) if gap is None else (number, number + gap)
             where = f"interrupted at {numbers}, {counting.trace[number - 1]}"
