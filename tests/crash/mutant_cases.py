@@ -1,6 +1,6 @@
 """Fixed courses of events: a commit dies, somebody meddles with the tree or with what it left, recovery is asked.
 
-Each stands for a check of recovery that nothing else would miss. See `mutant_scenarios` for the steps.
+Each stands for a check of recovery that nothing else would miss. See `steps`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.crash import mutant_scenarios as s
-from tests.crash.mutant_scenarios import (
+from tests.crash import steps as s
+from tests.crash.steps import (
     PRIVATE,
     WRITES,
     case,

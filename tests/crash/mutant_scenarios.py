@@ -2,731 +2,105 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any
-
-import pytest
-
+from tests.crash.steps import (
+    NEW_AND_OLD,
+    TICK,
+    WRITES,
+    a_file_for_a_token,
+    a_link_for_a_token,
+    after_process,
+    all_once_returned,
+    all_or_nothing,
+    at_rest,
+    at_rest_and_whole,
+    case,
+    conflict_in_copy,
+    copied,
+    copy_is,
+    damage,
+    decide,
+    delete_and_write,
+    delete_link,
+    delete_two,
+    directory_again,
+    dying,
+    dying_in_undo,
+    empty_directory,
+    failed_sync,
+    failing,
+    fresh_root,
+    in_fresh_root,
+    in_new_root,
+    into_parent,
+    keep_theirs,
+    like_the_new_file_meanwhile,
+    like_the_token,
+    link_moves,
+    link_stays,
+    lone_old,
+    meanwhile,
+    meddled_token,
+    meddling,
+    move_directory,
+    new_file_in_undo,
+    new_tree,
+    new_with_below,
+    nothing,
+    nothing_waits,
+    old_is_kept,
+    old_tree,
+    other_link,
+    other_owner,
+    over_and_new_tree,
+    over_process,
+    overwrite,
+    overwritten_since_head,
+    parent_goes,
+    prepare_fails,
+    prepared,
+    prepared_twice,
+    private,
+    quietly,
+    recover_copy,
+    recover_fresh_root,
+    recover_new_root,
+    recover_now,
+    refused,
+    refuses_to_roll_back,
+    remove_empty_directory,
+    rename_private,
+    replaced,
+    same_bytes_meanwhile,
+    same_new_file_meanwhile,
+    settle_conflicts,
+    shows,
+    stale_journal,
+    taken_back,
+    theirs,
+    theirs_is_kept,
+    then,
+    there_and_whole,
+    there_once_returned,
+    to_aborting,
+    to_intent,
+    try_to_recover,
+    twins,
+    two_new,
+    undo_unsynced,
+    undone_or_not,
+    undone_process,
+    waits,
+    whole_new_root,
+    without_descriptors,
+    without_directories,
+    write_only,
+    z_is_there,
+)
 from tests.crash.test_simfs_engine import commit, files, write
-from txfiles import FileTransaction, commit_prepared, recover, status
-from txfiles.errors import CommitError, RecoveryConflictError, RecoveryError, TxFilesError
-from txfiles.testing import Crash, Options, Scenario, SimFS, Tree
-from txfiles.testing._simfs import KILL
+from txfiles import recover
+from txfiles.errors import RecoveryConflictError, RecoveryError
+from txfiles.testing import Scenario
 
-Change = Callable[[FileTransaction], Any]
-PRIVATE = "/sim/.txfiles"
-WRITES = write("a", "b", "e")
-NEW_AND_OLD = write("A", "b")
-
-
-def at_call(name: str, number: int, act: Callable[[], None]) -> Callable[[int, str], None]:
-    """A plan: before the `number`-th call of this name, `act`."""
-    left = [number]
-
-    def plan(_: int, now: str) -> None:
-        if now == name:
-            left[0] -= 1
-            if not left[0]:
-                act()
-
-    return plan
-
-
-def failing(
-    change: Change, name: str, number: int, code: int = errno.EIO, *, flushed: bool = True
-) -> Callable[[SimFS], None]:
-    """A commit in which one call fails; the commit is undone. What was done before it has come to the disk by then."""
-
-    def step(fs: SimFS) -> None:
-        def fail() -> None:
-            if flushed:
-                fs.sync_everything()
-            raise OSError(code, "injected")
-
-        with suppress(TxFilesError):
-            try:
-                with FileTransaction("/sim") as tx:
-                    change(tx)
-                    fs.plan = at_call(name, number, fail)
-            finally:
-                fs.plan = None
-
-    return step
-
-
-def dying(change: Change, name: str, number: int, **settings: Any) -> Callable[[SimFS], None]:
-    """A commit that is killed before this call. What was done before has come to the disk."""
-
-    def step(fs: SimFS) -> None:
-        def die() -> None:
-            raise Crash
-
-        with suppress(Crash), FileTransaction("/sim", **settings) as tx:
-            change(tx)
-            fs.plan = at_call(name, number, die)
-        survivor = fs.survive(KILL)
-        survivor.watch = fs.watch
-        vars(fs).update(vars(survivor))
-        fs.sync_everything()
-
-    return step
-
-
-def dying_in_undo(fs: SimFS) -> None:
-    """A rename fails and the process is killed before the undo is durable."""
-
-    def fail() -> None:
-        fs.sync_everything()
-        fs.plan = at_call("sync_dir", 1, die)
-        raise OSError(errno.EIO, "injected")
-
-    def die() -> None:
-        raise Crash
-
-    with suppress(Crash), FileTransaction("/sim") as tx:
-        tx.write("a", "new a")
-        tx.write("b", "new b")
-        fs.plan = at_call("rename", 3, fail)
-    survivor = fs.survive(KILL)
-    survivor.watch = fs.watch
-    vars(fs).update(vars(survivor))
-
-
-def then(*steps: Callable[[SimFS], object]) -> Callable[[SimFS], None]:
-    def step(fs: SimFS) -> None:
-        for one in steps:
-            one(fs)
-
-    return step
-
-
-def rename_private(fs: SimFS, before: str, after: str) -> None:
-    """Let the journal have another state, as a power loss does that takes a rename back."""
-    (name,) = [name for name in fs.names(PRIVATE) if name.endswith(before)]
-    at = fs.open_dir(None, PRIVATE.encode())
-    fs.rename(at, name.encode(), at, (name.removesuffix(before) + after).encode())
-    fs.close(at)
-    fs.sync_everything()
-
-
-def new_tree(tx: FileTransaction) -> None:
-    tx.write("x/y", "new")
-    tx.write("z", "new")
-
-
-def over_and_new_tree(tx: FileTransaction) -> None:
-    tx.write("a", "new")
-    tx.write("x/y", "new")
-    tx.write("x/z", "new")
-
-
-def move_directory(tx: FileTransaction) -> None:
-    tx.move("dir", "moved")
-    tx.write("a", "new")
-
-
-def two_new(tx: FileTransaction) -> None:
-    tx.write("e", "new")
-    tx.write("x/y", "new")
-
-
-def old_tree(tx: FileTransaction) -> None:
-    tx.delete_tree("gone")
-    tx.write("a", "new")
-
-
-def fresh_root(fs: SimFS) -> None:
-    fs.mkdirs("/sim/fresh", synced=False)
-
-
-def in_fresh_root(fs: SimFS) -> None:
-    with FileTransaction("/sim/fresh") as tx:
-        tx.write("a", "new")
-
-
-def recover_fresh_root(fs: SimFS) -> None:
-    if fs.exists("/sim/fresh"):
-        recover("/sim/fresh")
-
-
-def there_once_returned(fs: SimFS, allowed: Sequence[Tree]) -> None:
-    if len(allowed) == 1:
-        assert fs.exists("/sim/fresh/a")
-        assert fs.get("/sim/fresh/a") == b"new"
-
-
-def theirs(fs: SimFS) -> None:
-    fs.put("/sim/e", "new e")  # the same bytes as ours
-    fs.mkdirs("/sim/x")
-
-
-def empty_directory(fs: SimFS) -> None:
-    files(fs)
-    fs.mkdirs("/sim/empty", mode=0o750)
-
-
-def remove_empty_directory(tx: FileTransaction) -> None:
-    tx.delete_tree("empty")
-    tx.write("a", "new a")
-
-
-# -- other programs -------------------------------------------------------------------------------------------------
-
-
-def settle_conflicts(decision: Any) -> Callable[[SimFS], None]:
-    """Recovery that asks, and is told."""
-
-    def act(_: SimFS) -> None:
-        try:
-            recover("/sim")
-        except RecoveryConflictError:
-            recover("/sim", on_conflict=decision)
-
-    return act
-
-
-keep_theirs = settle_conflicts("keep-theirs")
-
-
-def refused(kind: type[Exception], decision: Any = "keep-theirs") -> Callable[[SimFS], None]:
-    """A recovery that must refuse, with nothing changed."""
-
-    def step(fs: SimFS) -> None:
-        before = fs.tree(skip_private=False)
-        try:
-            recover("/sim")
-        except kind:
-            pass
-        else:
-            raise AssertionError(f"recovery did not raise {kind.__name__}")
-        assert fs.tree(skip_private=False) == before
-
-    return step
-
-
-def shows(**contents: str | None) -> Callable[[SimFS], None]:
-    def step(fs: SimFS) -> None:
-        for name, content in contents.items():
-            found = fs.get(f"/sim/{name}").decode() if fs.exists(f"/sim/{name}") else None
-            assert found == content, f"{name} is {found!r} and not {content!r}"
-
-    return step
-
-
-def anything(_: SimFS, __: Sequence[Tree]) -> None:
-    """The steps themselves check."""
-
-
-def case(name: str, *steps: Callable[[SimFS], object], **settings: Any) -> Scenario:
-    """One fixed course of events; no crash but those in the steps."""
-    return Scenario(name, then(files, *steps), [], check=anything, recover=lambda _: None, power_loss=False, **settings)
-
-
-def private(fs: SimFS, ending: str) -> str:
-    """The path of a file of the private directory."""
-    (name,) = [name for name in fs.names(PRIVATE) if name.endswith(ending)]
-    return f"{PRIVATE}/{name}"
-
-
-def overwrite(path: str, content: str = "other") -> Callable[[SimFS], None]:
-    return lambda fs: fs.put(path, content)
-
-
-def replaced(path: str, content: str = "other") -> Callable[[SimFS], None]:
-    def step(fs: SimFS) -> None:
-        fs.remove(path)
-        fs.put(path, content)
-
-    return step
-
-
-def meddling(
-    name: str, change: Change, act: Callable[[SimFS], None], number: int = 2, stays: str = "other"
-) -> Scenario:
-    """Another program acts between the look of a commit and its deed; the commit must say so."""
-
-    def step(fs: SimFS) -> None:
-        try:
-            with FileTransaction("/sim") as tx:
-                change(tx)
-                fs.plan = at_call("rename", number, lambda: act(fs))
-        except TxFilesError:
-            pass
-        else:
-            raise AssertionError("the commit did not raise")
-        finally:
-            fs.plan = None
-
-    return case(name, step, shows(a="old a", b=stays))
-
-
-def set_mtime(fs: SimFS, path: str, mtime: int) -> None:
-    fs.disk.touch(fs._find(path, follow=False).serial, 4).mtime = mtime
-
-
-def copied(fs: SimFS) -> None:
-    """The tree is copied as by `cp -a` without links: the same bytes and times, other inodes."""
-    fs.mkdirs("/copy")
-    for path, entry in sorted(fs.tree(skip_private=False).items()):
-        if entry.kind == "dir":
-            fs.mkdirs(f"/copy/{path}", mode=entry.mode)
-        elif entry.kind == "link":
-            fs.put_symlink(f"/copy/{path}", entry.content)
-        else:
-            fs.put(
-                f"/copy/{path}", entry.content, mode=entry.mode, uid=entry.uid, gid=entry.gid, xattrs=dict(entry.xattrs)
-            )
-            set_mtime(fs, f"/copy/{path}", fs.disk.nodes[fs._find(f"/sim/{path}").serial].mtime)
-
-
-def recover_copy(fs: SimFS) -> None:
-    recover("/copy")
-
-
-def copy_is(**contents: str) -> Callable[[SimFS], None]:
-    def step(fs: SimFS) -> None:
-        for name, content in contents.items():
-            found = fs.get(f"/copy/{name}").decode()
-            assert found == content, f"{name} is {found!r}"
-
-    return step
-
-
-def like_the_token(fs: SimFS) -> None:
-    """Another program's `b` in the copy, with the size and time of what was to come."""
-    fs.put("/copy/b", "other")
-    set_mtime(fs, "/copy/b", fs.disk.nodes[fs._find(private(fs, ".1")).serial].mtime)
-
-
-def conflict_in_copy(_: SimFS) -> None:
-    try:
-        recover("/copy")
-    except RecoveryConflictError:
-        return
-    raise AssertionError("no conflict")
-
-
-def to_intent(fs: SimFS) -> None:
-    rename_private(fs, ".committed", ".intent")
-
-
-def to_aborting(fs: SimFS) -> None:
-    rename_private(fs, ".committed", ".aborting")
-
-
-def meddled_token(fs: SimFS) -> None:
-    try:
-        with FileTransaction("/sim") as tx:
-            tx.write("a", "new a")
-            fs.put(private(fs, ".0"), "other")
-    except TxFilesError:
-        return
-    raise AssertionError("the commit did not raise")
-
-
-def delete_and_write(tx: FileTransaction) -> None:
-    tx.delete("b")
-    tx.write("a", "new a")
-
-
-def delete_two(tx: FileTransaction) -> None:
-    tx.delete("a")
-    tx.delete("b")
-
-
-def delete_link(tx: FileTransaction) -> None:
-    tx.delete("link")
-    tx.write("a", "new a")
-
-
-def other_link(fs: SimFS) -> None:
-    fs.remove("/sim/link")
-    fs.put_symlink("/sim/link", "dir/two")
-
-
-def link_stays(fs: SimFS) -> None:
-    assert fs.tree()["link"].content == b"dir/two"
-
-
-def into_parent(tx: FileTransaction) -> None:
-    tx.write("a", "new a")
-    tx.write("gone/g", "new")
-
-
-def parent_goes(fs: SimFS) -> None:
-    fs.remove("/sim/gone/f")
-    fs.remove("/sim/gone")
-
-
-def damage(ending: str, content: str = "new b", **what: Any) -> Callable[[SimFS], None]:
-    return lambda fs: fs.put(private(fs, ending), content, **what)
-
-
-def a_link_for_a_token(fs: SimFS) -> None:
-    name = private(fs, ".1")
-    fs.remove(name)
-    fs.put_symlink(name, "dir/one")
-
-
-def lone_old(fs: SimFS) -> None:
-    fs.put(f"{PRIVATE}/{'0' * 32}.0.old", "the only one")
-
-
-def old_is_kept(fs: SimFS) -> None:
-    assert recover("/sim").unknown == [f"{'0' * 32}.0.old"]
-    assert fs.get(f"{PRIVATE}/{'0' * 32}.0.old") == b"the only one"
-
-
-# -- meanwhile: at every crash --------------------------------------------------------------------------------------
-
-
-def pending(fs: SimFS) -> bool:
-    names = fs.names(PRIVATE) if fs.exists(PRIVATE) else ()
-    return any(name.endswith((".intent", ".committed", ".aborting")) for name in names)
-
-
-def meanwhile(act: Callable[[SimFS], None]) -> Callable[[SimFS], None]:
-    """After a crash in the middle and before recovery somebody changes `b`."""
-
-    def recovery(fs: SimFS) -> None:
-        if pending(fs) and fs.exists("/sim/b") and fs.get("/sim/b") == b"old b":
-            act(fs)
-            fs.put("/meddled", "")
-        keep_theirs(fs)
-
-    return recovery
-
-
-def theirs_is_kept(fs: SimFS, allowed: Sequence[Tree]) -> None:
-    if fs.exists("/meddled"):
-        assert fs.get("/sim/b").startswith(b"other")
-    else:
-        assert fs.tree() in allowed
-
-
-def same_bytes_meanwhile(fs: SimFS) -> None:
-    """After a crash somebody puts in the place of `b` what was to come: no proof, as long as its token is there."""
-    if pending(fs) and fs.get("/sim/b") == b"old b" and any(name.endswith(".1") for name in fs.names(PRIVATE)):
-        replaced("/sim/b", "new b")(fs)
-    keep_theirs(fs)
-
-
-def same_new_file_meanwhile(fs: SimFS) -> None:
-    if pending(fs) and not fs.exists("/sim/e"):
-        fs.put("/sim/e", "new e")
-    recover("/sim")
-
-
-def like_the_new_file_meanwhile(fs: SimFS) -> None:
-    """The same bytes with another mode: when a power loss took the token, this is not where it went."""
-    if pending(fs) and not fs.exists("/sim/e"):
-        fs.put("/sim/e", "new e", mode=0o600)
-    keep_theirs(fs)
-
-
-def new_file_in_undo(fs: SimFS) -> None:
-    """While an undo is pending somebody makes the file that the transaction no longer makes."""
-    if any(name.endswith(".aborting") for name in fs.names(PRIVATE)) and not fs.exists("/sim/A"):
-        fs.put("/sim/A", "other")
-    recover("/sim")
-
-
-def at_rest(fs: SimFS, _: Sequence[Tree]) -> None:
-    assert fs.names(PRIVATE) <= {"HEAD", "lock", "format"}
-
-
-def without_directories(fs: SimFS, _: Sequence[Tree]) -> None:
-    assert "x" not in fs.tree()
-
-
-# -- failed syncs (A4) ----------------------------------------------------------------------------------------------
-
-
-def unsyncable(act: Callable[[SimFS], object], first: int | str) -> Callable[[SimFS], None]:
-    """From the `first` sync of a directory on, or from the first call of this name on, every such sync fails."""
-
-    def step(fs: SimFS) -> None:
-        seen: list[str] = []
-
-        def plan(_: int, name: str) -> None:
-            seen.append(name)
-            failing = first in seen if isinstance(first, str) else seen.count("sync_dir") >= first
-            if name == "sync_dir" and failing:
-                raise OSError(errno.EIO, "injected")
-
-        fs.plan = plan
-        try:
-            with suppress(TxFilesError, OSError):
-                act(fs)
-        finally:
-            fs.plan = None
-
-    return step
-
-
-def try_to_recover(_: SimFS) -> None:
-    with suppress(RecoveryError):
-        recover("/sim")
-
-
-def all_or_nothing(fs: SimFS, _: Sequence[Tree]) -> None:
-    found = {fs.get(f"/sim/{name}").split()[0] for name in "ab"}
-    assert len(found) == 1 or pending(fs), f"a mix: {found}"
-
-
-def new_with_below(fs: SimFS, allowed: Sequence[Tree]) -> None:
-    all_or_nothing(fs, allowed)
-    assert pending(fs) or fs.exists("/sim/x/y") == (fs.get("/sim/a") == b"new a")
-
-
-def failed_sync(
-    name: str,
-    before: Callable[[SimFS], object],
-    act: Callable[[SimFS], object],
-    first: int | str,
-    check: Callable[[SimFS, Sequence[Tree]], None] = all_or_nothing,
-) -> Scenario:
-    return Scenario(name, then(files, before), [then(unsyncable(act, first), try_to_recover)], try_to_recover, check)
-
-
-def undo_unsynced(fs: SimFS) -> None:
-    """The third rename fails, and of the undo every sync but the first."""
-
-    def fail() -> None:
-        fs.plan = at_call("sync_dir", 1, lambda: setattr(fs, "plan", at_call("sync_dir", 1, still)))
-        raise OSError(errno.EIO, "injected")
-
-    def still() -> None:
-        fs.plan = at_call("sync_dir", 1, still)
-        raise OSError(errno.EIO, "injected")
-
-    try:
-        with suppress(TxFilesError), FileTransaction("/sim") as tx:
-            WRITES(tx)
-            fs.plan = at_call("rename", 3, fail)
-    finally:
-        fs.plan = None
-
-
-def nothing(_: SimFS) -> None: ...
-
-
-def recover_now(_: SimFS) -> None:
-    recover("/sim")
-
-
-def at_rest_and_whole(fs: SimFS, allowed: Sequence[Tree]) -> None:
-    """After a recovery everything is there."""
-    at_rest(fs, allowed)
-    assert [fs.get(f"/sim/{name}") for name in "abe"] == [b"new a", b"new b", b"new e"]
-
-
-def undone_or_not(fs: SimFS, allowed: Sequence[Tree]) -> None:
-    at_rest(fs, allowed)
-    assert {fs.get(f"/sim/{name}").split()[0] for name in "ab"} in ({b"old"}, {b"new"})
-
-
-# -- process durability and power loss ------------------------------------------------------------------------------
-
-
-def quietly(fs: SimFS, _: Sequence[Tree]) -> None:
-    """Nothing is promised but that recovery finds its way."""
-    assert not pending(fs)
-
-
-def after_process(fs: SimFS) -> None:
-    for name in "ab":
-        fs.put(f"/sim/{name}", f"old {name}")
-    with FileTransaction("/sim", durability="process") as tx:
-        tx.write("settled", "once")
-
-
-def there_and_whole(fs: SimFS, allowed: Sequence[Tree]) -> None:
-    if len(allowed) == 1:
-        assert fs.get("/sim/a") == b"new a"
-    assert not pending(fs)
-
-
-def undone_process(fs: SimFS) -> None:
-    def fail() -> None:
-        raise OSError(errno.EIO, "injected")
-
-    with suppress(CommitError), FileTransaction("/sim", durability="process") as tx:
-        WRITES(tx)
-        fs.plan = at_call("rename", 4, fail)
-    fs.plan = None
-
-
-# -- two-phase ------------------------------------------------------------------------------------------------------
-
-
-def prepared(change: Change) -> Callable[[SimFS], None]:
-    def step(fs: SimFS) -> None:
-        with FileTransaction("/sim") as tx:
-            change(tx)
-            tx.prepare()
-        fs.sync_everything()
-
-    return step
-
-
-def decide(_: SimFS) -> None:
-    commit_prepared("/sim", status("/sim").pending[0].transaction_id)
-
-
-def prepare_fails(fs: SimFS) -> None:
-    """The sync that makes T.prepared durable fails."""
-
-    def fail() -> None:
-        raise OSError(errno.EIO, "injected")
-
-    with suppress(CommitError), FileTransaction("/sim") as tx:
-        WRITES(tx)
-        fs.plan = at_call("sync_dir", 2, fail)
-        tx.prepare()
-    fs.plan = None
-
-
-def taken_back(fs: SimFS, allowed: Sequence[Tree]) -> None:
-    assert fs.tree() in allowed
-    if len(allowed) == 1:
-        assert not any(name.endswith(".prepared") for name in fs.names(PRIVATE))
-
-
-# -- more files than descriptors ------------------------------------------------------------------------------------
-
-
-def write_only(fs: SimFS) -> None:
-    files(fs)
-    fs.put("/sim/special", "s", mode=0o200)
-
-
-def without_descriptors(change: Change) -> Callable[[SimFS], None]:
-    def step(fs: SimFS) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("txfiles._tokens._KEEP_OPEN", 1)
-            commit(change)(fs)
-
-    return step
-
-
-# -- bytes that are the same ----------------------------------------------------------------------------------------
-
-
-def twins(fs: SimFS) -> None:
-    files(fs)
-    fs.put("/sim/twin", "old a", uid=7)
-
-
-def other_owner(tx: FileTransaction) -> None:
-    tx.move("twin", "a")
-    tx.write("b", "new b")
-
-
-# -- what HEAD vouches for ------------------------------------------------------------------------------------------
-
-
-def in_new_root(_: SimFS) -> None:
-    with FileTransaction("/sim/new/root", create=True) as tx:
-        tx.write("a", "new")
-
-
-def recover_new_root(fs: SimFS) -> None:
-    if fs.exists("/sim/new/root"):
-        recover("/sim/new/root")
-
-
-def whole_new_root(fs: SimFS, allowed: Sequence[Tree]) -> None:
-    there = fs.exists("/sim/new/root/a")
-    assert there or len(allowed) > 1
-    assert not there or fs.get("/sim/new/root/a") == b"new"
-
-
-def overwritten_since_head(fs: SimFS) -> None:
-    """Another program overwrote what the last transaction wrote, and did not sync."""
-    files(fs)
-    commit(write("a"))(fs)
-    fs.sync_everything()
-    fs.put("/sim/a", "theirs", synced=False)
-
-
-def directory_again(fs: SimFS) -> None:
-    """Somebody removed a directory that the last transaction used, and made it anew without a sync."""
-    files(fs)
-    commit(write("x/y"))(fs)
-    fs.sync_everything()
-    fs.remove("/sim/x/y")
-    fs.remove("/sim/x")
-    fs.put("/sim/e", "takes its inode number")
-    fs.mkdirs("/sim/x", synced=False)
-
-
-def over_process(fs: SimFS) -> None:
-    files(fs)
-    for _ in range(2):
-        commit(write("x/w/y", "a"), durability="process")(fs)
-
-
-def all_once_returned(fs: SimFS, allowed: Sequence[Tree]) -> None:
-    if len(allowed) == 1:
-        assert [fs.get(f"/sim/{name}") for name in ("x/w/z", "a", "b")] == [b"new x/w/z", b"new a", b"new b"]
-    assert not pending(fs)
-
-
-def z_is_there(fs: SimFS, allowed: Sequence[Tree]) -> None:
-    if len(allowed) == 1:
-        assert fs.get("/sim/x/z") == b"new x/z"
-    at_rest(fs, allowed)
-
-
-def prepared_twice(fs: SimFS) -> None:
-    """Both names of the rename to T.prepared: prepare had not returned."""
-    name = private(fs, ".intent")
-    fs.put_link(name.removesuffix("intent") + "prepared", name)
-
-
-def waits(fs: SimFS) -> None:
-    """What a prepared transaction needs stays."""
-    before = fs.tree(skip_private=False)
-    assert recover("/sim").waiting
-    assert fs.tree(skip_private=False) == before
-
-
-def nothing_waits(_: SimFS) -> None:
-    assert not recover("/sim").waiting
-
-
-def stale_journal(fs: SimFS) -> None:
-    """The journal of a transaction that is over comes back, from a copy; other transactions followed."""
-    name = private(fs, ".committed")
-    content = fs.get(name)
-    recover("/sim")
-    commit(write("a"))(fs)
-    fs.remove("/sim/e")
-    fs.put(name, content)
-
-
-def link_moves(tx: FileTransaction) -> None:
-    tx.write("a", "new a")
-    tx.move("link", "other")
-
-
-def a_file_for_a_token(fs: SimFS) -> None:
-    (name,) = [n for n in fs.names(PRIVATE) if fs.tree(skip_private=False)[f".txfiles/{n}"].kind == "link"]
-    fs.remove(f"{PRIVATE}/{name}")
-    fs.put(f"{PRIVATE}/{name}", "dir/one")
-
-
-def refuses_to_roll_back(fs: SimFS) -> None:
-    before = fs.tree(skip_private=False)
-    with suppress(RecoveryError):
-        recover("/sim", on_conflict="roll-back")
-    assert fs.tree(skip_private=False) == before
-
-
-TICK = Options(granularity_ns=10**9)
 EXTRA = {
     scenario.name: scenario
     for scenario in [

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.crash.mutant_scenarios import dying, then, to_aborting, to_intent
+from tests.crash.steps import dying, then, to_aborting, to_intent
 from tests.crash.test_simfs_engine import Change, everything, files, rotate_directory, swap, write
 from tests.support import DEEP
 from txfiles import FileTransaction, _fs, recover
