@@ -34,9 +34,10 @@ def draw(environment: Mapping[str, str], results: Sequence[Result]) -> str:
     for result in results:
         if result.mode == "save":
             top = _panel(body, result, top)
-    where = f"{environment['file system']}, {environment['device']}; {environment['kernel']}; {environment['machine']}"
-    body.append(_text(14, top + 8, where, "small"))
-    height = top + 20
+    for line in (("file system", "device"), ("kernel", "machine")):
+        top += 16
+        body.append(_text(14, top - 8, ", ".join(environment[key] for key in line), "small"))
+    height = top + 4
     style = (
         "text{font:13px system-ui,sans-serif;fill:#1f2933}.head{font-weight:600;font-size:14px}"
         ".small{font-size:11px;fill:#52606d}.num{font-size:12px}"
