@@ -59,7 +59,8 @@ def test_killed_at_each_call(memory: Path, name: str, durability: str) -> None:
     _commit(root, name, fs, durability)
     after = tree(root)
     outcomes = set()
-    for number in range(1, fs.calls + 1, 1 if DEEP or name != "mixed" else 5):
+    step = 1 if DEEP else 7 if name == "mixed" else 1 if durability == "full" else 3
+    for number in range(1, fs.calls + 1, step):
         before = _fresh(name, root)
         assert _in_child(lambda n=number: _commit(root, name, FaultyFS(_fs.KernelFS(), kill_at(n)), durability))
         recover(root, timeout=0)
@@ -80,7 +81,7 @@ def test_recovery_killed_at_each_call(memory: Path, name: str) -> None:
     fs = FaultyFS(_fs.KernelFS())
     _commit(root, name, fs, "full")
     after = tree(root)
-    for number in range(fs.calls, 0, -1 if DEEP else -11 if name != "mixed" else -83):
+    for number in range(fs.calls, 0, -1 if DEEP else -11 if name != "mixed" else -149):
         before = _fresh(name, root)
         assert _in_child(lambda n=number: _commit(root, name, FaultyFS(_fs.KernelFS(), kill_at(n)), "full"))
         again = 0

@@ -80,7 +80,7 @@ def test_b09_ctrl_c_at_each_system_call_of_the_end(memory: Path, end: str, times
     listed = each_call(_INTERRUPTED, memory, end, times, calls=_PLACES)
     last = next(n for n, call in enumerate(listed) if call.name == "flock")  # the lock is freed
     states = []
-    for call in listed[: last + 1 : 3 if times == "twice" and not DEEP else 1]:
+    for call in listed[: last + 1 : 1 if DEEP else 3 if times == "twice" else 2]:
         _furnish(memory)
         faults = [Fault(call.name, signal="SIGINT", when=call.nth)]
         done = traced(_INTERRUPTED, memory, end, times, faults=faults)

@@ -408,7 +408,7 @@ def test_the_api_agrees_with_a_dict(caplog: pytest.LogCaptureFixture) -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=5000 if DEEP else 60,
+            max_examples=5000 if DEEP else 30,
             stateful_step_count=80 if DEEP else 50,
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
