@@ -37,7 +37,10 @@ def locate(fs: FileSystem, root: AnyPath) -> bytes:
         raise InvalidPathError(
             "the root is empty" if not raw else "the root contains a NUL byte", path=_paths.decode(raw)
         )
-    return fs.absolute(raw)
+    root = fs.absolute(raw)
+    for part in root.split(b"/"):
+        _paths.check_component(part, _paths.decode(root))
+    return root
 
 
 class Home:
@@ -86,15 +89,13 @@ class Home:
         return cls(fs, root, root_fd, private_fd)
 
     def close(self) -> None:
-        """Free the lock and the descriptors; may be called again."""
-        if self.root_fd < 0:
-            return
+        """Free the lock and the descriptors; may be called again, as it has to be when an interrupt came in between."""
         try:
             self.lock.release()
         finally:
             fds, self.root_fd, self.private_fd = (self.root_fd, self.private_fd), -1, -1
             self.tree.close()
-            release(self.fs, *fds)
+            release(self.fs, *(fd for fd in fds if fd >= 0))
 
     def require_own_mount(self) -> None:
         if self.fs.mount_id(self.root_fd) != self.fs.mount_id(self.private_fd):

@@ -102,8 +102,9 @@ class RootLock:
     The caller keeps `private_fd` open until the lock is released. A lock that is dropped while held is released.
     """
 
+    _ticket: _Ticket | None = None  # also where `__init__` was never entered
+
     def __init__(self, fs: FileSystem, private_fd: int, root: bytes) -> None:
-        self._ticket: _Ticket | None = None
         self._waiting: _Ticket | None = None
         self._stopped = False
         self._fs = fs

@@ -162,6 +162,8 @@ def compile_glob(pattern: str | bytes) -> re.Pattern[str]:
     Names that begin with a dot are matched like any others.
     """
     text = decode(to_bytes(pattern))
+    if "\0" in text:
+        raise InvalidPathError(f"the pattern {text!r} contains a NUL byte", path=text)
     if text.startswith("/") or ".." in text.split("/"):
         raise InvalidPathError(f"the pattern {text!r} leaves the root", path=text)
     parts = [part for part in text.split("/") if part not in ("", ".")]

@@ -126,6 +126,7 @@ def _write_intent(
     fd = fs.create(home.private_fd, name, 0o600 if durability == "full" else 0o400)
     try:
         made.append(Journal(tokens.tid, 0, durability, "", 0, (), ()))
+        home.share(fd)  # first: if root dies here, the owner of the directory has to recover
         journal = Journal(
             tid=tokens.tid,
             seq=1 if head is None else head.seq + 1,
@@ -137,7 +138,6 @@ def _write_intent(
             two_phase=two_phase,
         )
         write_all(fs, fd, _journal.encode(journal))
-        home.share(fd)
         if durability == "full":
             fs.start_writeback(fd)
     finally:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import io
 import json
+import re
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from txfiles import __version__
@@ -34,6 +37,7 @@ __all__ = ["main"]
 
 DONE, FAILED, USAGE, DECISION, LOCKED = range(5)
 _CHUNK = 1 << 20
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _EXIT_CODES = """\
 exit codes:
   0  done
@@ -56,12 +60,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
     except (TxFilesError, OSError) as error:
         return _failed(error, as_json=options.json)
-    if options.json:
-        print(json.dumps(found, indent=2, default=str))
-    else:
-        for line in lines:
-            print(line)
+    _tell(json.dumps(found, indent=2, default=str) if options.json else "\n".join(map(_printable, lines)))
     return code
+
+
+def _printable(line: str) -> str:
+    """With control characters and undecodable bytes of names escaped, for any terminal."""
+    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], line)
+
+
+def _tell(text: str) -> None:
+    """Print what was done; whether it was done does not depend on whether anybody can read it."""
+    try:
+        sys.stdout.buffer.write(text.encode(sys.stdout.encoding, "backslashreplace") + b"\n")
+        sys.stdout.flush()
+    except OSError as error:
+        print(f"txfiles: done, but it cannot be told: {error}", file=sys.stderr)
+        with suppress(OSError):
+            sys.stdout.close()
+        sys.stdout = io.StringIO()  # or the interpreter tries once more at its end
 
 
 def _failed(error: TxFilesError | OSError, *, as_json: bool) -> int:
@@ -76,7 +93,7 @@ def _failed(error: TxFilesError | OSError, *, as_json: bool) -> int:
         told = {"type": type(error).__name__, "message": str(error), "outcome": outcome, "path": path}
         print(json.dumps({"error": told}, indent=2, default=str))
     else:
-        print(f"txfiles: {error}", file=sys.stderr)
+        print(f"txfiles: {_printable(str(error)).replace('create=True', '--create')}", file=sys.stderr)
         print(f"on disk: {_outcome_text(outcome)}", file=sys.stderr)
     return code
 
@@ -164,13 +181,19 @@ def _put(options: argparse.Namespace) -> tuple[int, dict[str, Any], list[str]]:
     written: dict[str, int] = {}
     if sum(source == "-" for _, source in options.files) > 1:
         options.parser.error("stdin (-) can be read once only")
+    if len({name for name, _ in options.files}) < len(options.files):
+        options.parser.error("a name is there twice")
     with _transaction(options) as tx, Progress("put", hidden=options.json) as progress:
         for name, source in options.files:
             with _open_source(source) as file:
                 tx.write(name, progress.read(name, _chunks(file)))
             written[name] = progress.last
     lines = [f"{name}  {size_text(size)}" for name, size in written.items()]
-    return DONE, {"written": written}, [*lines, f"{len(written)} files replaced together"]
+    return DONE, {"written": written}, [*lines, f"{_files(len(written))} replaced together"]
+
+
+def _files(number: int) -> str:
+    return "1 file" if number == 1 else f"{number} files"
 
 
 def _open_source(source: str) -> BinaryIO:
@@ -189,28 +212,63 @@ def _sync(options: argparse.Namespace) -> tuple[int, dict[str, Any], list[str]]:
     wanted = sorted(_walk(source, options.exclude))
     started = time.perf_counter()
     written, total, deleted = [], 0, []
+    gone: set[str] = set()
     with _transaction(options) as tx, Progress("sync", hidden=options.json) as progress:
-        there = set(tx.glob("**"))
         for name in wanted:
+            _make_way(options, tx, name, gone)
             path = source / name
-            if name in there and _same(path, tx, name):
+            if tx.exists(name) and _same(path, tx, name):
                 continue
             with path.open("rb") as file:
                 tx.write(name, progress.read(name, _chunks(file)))
             written.append(name)
             total += progress.last
         if options.delete:
-            deleted = sorted(n for n in there - set(wanted) if not _excluded(n, options.exclude))
+            deleted = sorted(n for n in set(tx.glob("**")) - set(wanted) if not _excluded(n, options.exclude))
             for name in deleted:
                 tx.delete(name)
+            _delete_emptied(source, tx, deleted)
     seconds = time.perf_counter() - started
     lines = [f"+ {name}" for name in written] + [f"- {name}" for name in deleted]
     lines.append(
-        f"{len(written)} files written ({size_text(total)}), {len(deleted)} deleted,"
+        f"{_files(len(written))} written ({size_text(total)}), {len(deleted)} deleted,"
         f" {len(wanted) - len(written)} unchanged, {seconds:.1f} s"
     )
     found = {"written": written, "deleted": deleted, "unchanged": len(wanted) - len(written), "bytes": total}
     return DONE, {**found, "seconds": seconds}, lines
+
+
+def _make_way(options: argparse.Namespace, tx: FileTransaction, name: str, gone: set[str]) -> None:
+    """Delete what is in the way of a file: links on its path, which are not followed, a file where a directory has to
+    be and, with `--delete`, a directory in its own place. What was deleted for an earlier name is in `gone`.
+    """
+    *above, _ = paths = [name[:end] for end in range(1, len(name) + 1) if end == len(name) or name[end] == "/"]
+    for path in paths:
+        if path in gone:
+            return
+        there = Path(options.dir) / path
+        if there.is_symlink() or (path in above and there.exists() and not there.is_dir()):
+            tx.delete(path)
+            gone.add(path)
+        elif path == name and there.is_dir():
+            if not options.delete or any(
+                _excluded(inside, options.exclude) for inside in tx.glob(f"{_plain(path)}/**")
+            ):
+                raise IsADirectoryError(21, "is a directory; only --delete, without --exclude, replaces it", path)
+            tx.delete_tree(path)
+            gone.add(path)
+
+
+def _plain(path: str) -> str:
+    """The pattern that matches this path only."""
+    return re.sub(r"([*?[])", r"[\1]", path)
+
+
+def _delete_emptied(source: Path, tx: FileTransaction, deleted: list[str]) -> None:
+    parents = {str(parent) for name in deleted for parent in PurePosixPath(name).parents} - {"."}
+    for path in sorted(parents, key=len, reverse=True):
+        if not (source / path).is_dir() and tx.exists(path) and not tx.listdir(path):
+            tx.delete_tree(path)
 
 
 def _walk(source: Path, exclude: list[str]) -> Iterator[str]:
@@ -342,7 +400,10 @@ def _writing(command: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError("a number of seconds, 0 or more")
     return value

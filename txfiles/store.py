@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from txfiles import _fs, _paths, recovery
@@ -121,12 +122,16 @@ class FileStore:
 
     def _update_once(self, change: Callable[[FileTransaction], T]) -> T:
         with self.transaction() as tx:
-            return change(tx)
+            value = change(tx)
+            if isinstance(value, Coroutine):
+                value.close()
+                raise TypeError("a coroutine function cannot be run here, async_update does it")
+            return value
 
     def state_version(self) -> str:
         """The version of the committed state: an opaque string that changes with every commit, and with nothing else.
 
-        It takes some ten microseconds, no lock, and no write permission. A commit counts when it has ended; one that
+        It takes some tens of microseconds, no lock, no write permission. A commit counts when it has ended; one that
         a crash left unfinished, when it was recovered. `Snapshot.state_version` is the same for the state that is read.
         """
         lookout = Lookout(_fs.current(), _paths.encode(self._root))

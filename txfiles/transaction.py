@@ -9,8 +9,8 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self, overload
 
 from txfiles import _fs, _json, _paths, _streams, _trees, _two_phase
 from txfiles._fs import release
@@ -23,6 +23,7 @@ from txfiles.errors import (
     CommitError,
     LockTimeoutError,
     TransactionClosedError,
+    TxFilesError,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["FileTransaction"]
 
 _CHUNK = 1 << 20
+_AGES = 1e12  # seconds; more than clocks can add
 _WAIT_FOR_DECISION = 0.05  # seconds between two looks at a prepared transaction
 _EMPTY = ".empty"  # ends the id of a prepared transaction that changes nothing
 _MODES = ("r", "rb", "w", "wb", "a", "ab", "x", "xb")
@@ -165,8 +167,8 @@ class FileTransaction:
                 journal = prepare(self._home, self._staging, self._durability)
                 if journal is not None:
                     Commit(self._home, journal)()
-            except BaseException:
-                self._end(discard=False)
+            except BaseException as failure:
+                self._end_interrupted(failure)
                 raise
             self._end(discard=False)
 
@@ -238,6 +240,20 @@ class FileTransaction:
         finally:
             self._end(discard=False)
 
+    def _end_interrupted(self, failure: BaseException) -> None:
+        """End after a failure. An interrupt can come between two steps, too: there recovery goes on."""
+        try:
+            if not isinstance(failure, Exception) and failure.__cause__ is None:
+                with suppress(OSError, TxFilesError):  # then the next transaction does it
+                    run_to_end(self._bring_to_rest)
+        finally:
+            self._end(discard=False)
+
+    def _bring_to_rest(self) -> None:
+        self._tokens.drop()
+        if not rests(self._home):
+            recover_locked(self._home, durable=self._durability == "full")
+
     def _end(self, *, discard: bool) -> None:
         def end() -> None:
             self._state = "ended"
@@ -248,7 +264,10 @@ class FileTransaction:
                 self._tokens.forget()
                 self._home.close()
 
-        run_to_end(end)
+        try:
+            run_to_end(end)
+        finally:  # whatever a signal handler raised in the midst of it
+            self._home.close()
 
     def __enter__(self) -> Self:
         return self.begin()
@@ -361,11 +380,17 @@ class FileTransaction:
     ) -> None:
         """Stage a JSON document: UTF-8, indented by 2 (or compact with `indent=None`), with a final newline.
 
-        Raises `DocumentError` for NaN, infinities, integers beyond 64 bits, keys that are not strings, lone
-        surrogates, and types that JSON does not know; nothing is staged then.
+        Dates, UUIDs, enums and dataclasses are written as orjson does. Raises `DocumentError` for NaN, infinities,
+        integers beyond 64 bits, keys that are not strings, lone surrogates, and other types; nothing is staged then.
         """
         self.write(path, _json.dumps(value, indent, _paths.decode(_paths.to_bytes(path))), if_version=if_version)
 
+    @overload
+    def open(self, path: AnyPath, mode: Literal["r", "w", "a", "x"] = "r") -> IO[str]: ...
+    @overload
+    def open(self, path: AnyPath, mode: Literal["rb", "wb", "ab", "xb"]) -> IO[bytes]: ...
+    @overload
+    def open(self, path: AnyPath, mode: str) -> IO[Any]: ...
     def open(self, path: AnyPath, mode: str = "r") -> IO[Any]:
         """A file object on a file of the transaction; modes r, rb, w, wb, a, ab, x, xb. Text is UTF-8.
 
@@ -597,7 +622,9 @@ class _Call:
 def check_settings(durability: str, timeout: float | None) -> None:
     if durability not in ("full", "process"):
         raise ValueError(f'durability is "full" or "process", not {durability!r}')
-    if timeout is not None and (not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0):
+    if timeout is not None and not (
+        isinstance(timeout, (int, float)) and (0 <= timeout < _AGES or timeout == math.inf)
+    ):
         raise ValueError(f"timeout is a number of seconds, 0 or more, or None; not {timeout!r}")
 
 

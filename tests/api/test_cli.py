@@ -203,6 +203,91 @@ def test_ctrl_c_leaves_nothing(root: Path) -> None:
     assert (root / "a").read_text() == "old"
 
 
+def _contents(root: Path) -> dict[str, str]:
+    found = sorted(p for p in root.rglob("*") if ".txfiles" not in p.parts)
+    return {str(p.relative_to(root)): "->" if p.is_symlink() else "/" if p.is_dir() else p.read_text() for p in found}
+
+
+def test_sync_replaces_links_and_does_not_follow_them(root: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "d").mkdir(parents=True)
+    for name in ("d/f", "d/g", "a", "b"):
+        (source / name).write_text(f"new {name}")
+    (root / "e").mkdir()
+    (root / "e/f").write_text("old")
+    (root / "d").symlink_to("e")
+    (root / "b").write_text("old b")
+    (root / "a").symlink_to("b")
+    assert main(["sync", str(source), str(root)]) == 0
+    assert _contents(root) == {**_contents(source), "e": "/", "e/f": "old"}
+    assert main(["sync", str(source), str(root), "--delete"]) == 0
+    assert _contents(root) == _contents(source)
+
+
+def test_sync_where_files_and_directories_change_places(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "source"
+    (source / "x/i").mkdir(parents=True)
+    (source / "x/i/deep").write_text("1")
+    (source / "y").write_text("2")
+    (root / "x").write_text("a file")
+    (root / "y/in").mkdir(parents=True)
+    (root / "y/in/it").write_text("a directory")
+    before = _contents(root)
+    assert main(["sync", str(source), str(root)]) == 1
+    assert "--delete" in capsys.readouterr().err
+    assert main(["sync", str(source), str(root), "--delete", "--exclude", "it"]) == 1
+    assert _contents(root) == before
+    assert main(["sync", str(source), str(root), "--delete"]) == 0
+    assert _contents(root) == _contents(source)
+    (source / "y").unlink()
+    (source / "x/i/deep").unlink()
+    assert main(["sync", str(source), str(root), "--delete"]) == 0
+    assert _contents(root) == {"x": "/", "x/i": "/"}, "directories that are in the source stay"
+
+
+@pytest.mark.parametrize("where", ["/dev/full", "a closed pipe"])
+def test_what_is_done_is_done_also_when_it_cannot_be_told(root: Path, where: str) -> None:
+    command = [sys.executable, "-m", "txfiles", "put", str(root), f"a={__file__}"]
+    if where == "/dev/full":
+        with open(where, "wb") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+        os.close(writer)
+    assert done.returncode == 0
+    assert done.stderr.decode().startswith("txfiles: done, but it cannot be told")
+    assert b"Traceback" not in done.stderr
+    assert (root / "a").exists()
+
+
+def test_names_are_told_in_letters(root: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / os.fsdecode(b"\x1b[31m\n\xff\xc3\xa9")).write_text("")
+    command = [sys.executable, "-m", "txfiles", "sync", str(source), str(root)]
+    env = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+    done = subprocess.run(command, env=env, capture_output=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0] == rb"+ \x1b[31m\n\udcff\xe9"
+
+
+def test_what_is_wrong_with_the_words(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, told in (
+        (["put", str(root), f"a={__file__}", f"a={__file__}"], "a name is there twice"),
+        (["put", str(root), f"a={__file__}", "--timeout", "abc"], "a number of seconds"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main(words)
+        assert caught.value.code == 2
+        assert told in capsys.readouterr().err
+    assert main(["put", str(root / "missing"), f"a={__file__}"]) == 1
+    assert "--create makes it" in capsys.readouterr().err
+
+
 def test_decide_ends_what_was_prepared(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for how, content in (("--commit", "new"), ("--rollback", "old")):
         (root / "a").write_text("old")

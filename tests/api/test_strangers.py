@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.as_user import as_user, public_directory
-from tests.support.boundary import tree
+from tests.support.boundary import killed, tree
 from tests.support.procs import run_python
 from txfiles import FileStore, FileTransaction, recover, status
 
@@ -100,6 +100,32 @@ def test_members_of_a_group_trust_each_other() -> None:
         run_python(_PLANT, root, **as_user(1000, groups=[5000])).check()
         run_python("from txfiles import recover; recover(sys.argv[1])", root, **as_user(1001, groups=[5000]))
         assert tree(root) == {"victim": b"planted"}
+
+
+@pytest.mark.parametrize("death", [("link", 1), ("link", 2), ("sync_file", 2), ("rename", 2)])
+def test_the_owner_recovers_what_root_left_half_done(death: tuple[str, int]) -> None:
+    with public_directory() as root:
+        os.chown(root, 1000, 1000)
+        for name in "ab":
+            (root / name).write_text("old")
+            os.chown(root / name, 1000, 1000)
+        run_python("from txfiles import *; FileTransaction(sys.argv[1]).begin().rollback()", root, **as_user(1000))
+
+        def commit() -> None:
+            with FileTransaction(root) as tx:
+                tx.write("a", "new")
+                tx.write("b", "new")
+
+        killed(commit, *death)
+        code = """
+            from txfiles import FileStore, FileTransaction, recover, status
+            status(sys.argv[1])
+            with FileStore(sys.argv[1]).snapshot() as snap:
+                print(snap.read_text("a"), snap.read_text("b"))
+            recover(sys.argv[1])
+        """
+        assert run_python(code, root, **as_user(1000)).check().stdout in ("old old\n", "new new\n")
+        assert status(root).clean
 
 
 def test_nobody_else_can_look_into_the_private_directory_or_hold_its_lock() -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.support.boundary import tree
 from tests.support.procs import run_python
 from txfiles import FileStore, FileTransaction, status
-from txfiles.errors import LockTimeoutError, NestedTransactionError, TransactionClosedError
+from txfiles.errors import InvalidPathError, LockTimeoutError, NestedTransactionError, TransactionClosedError
 
 
 def _private(root: Path) -> list[str]:
@@ -180,6 +180,20 @@ def test_a_transaction_dropped_while_open_is_rolled_back(root: Path) -> None:
     assert tree(root) == {}
     assert _private(root) == ["format", "lock"]
     assert _at_rest(root)
+
+
+@pytest.mark.parametrize("below", [".txfiles", ".txfiles/x", ".TxFiles/x/y"])
+def test_a_root_is_not_in_a_private_directory(root: Path, below: str) -> None:
+    FileTransaction(root).begin().rollback()
+    with pytest.raises(InvalidPathError, match="private directory"):
+        FileTransaction(root / below, create=True)
+    assert _private(root) == ["format", "lock"]
+
+
+def test_a_timeout_beyond_all_clocks(root: Path) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        FileTransaction(root, timeout=10**400)
+    FileTransaction(root, timeout=float("inf")).begin().rollback()
 
 
 def test_a_dropped_transaction_is_rolled_back_also_where_warnings_are_errors(root: Path) -> None:

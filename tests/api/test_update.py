@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -238,6 +239,17 @@ def test_update_tries_again_after_a_conflict(root: Path, store: FileStore) -> No
     assert store.update(change) == "by another program 3"
     assert attempts == 4
     assert (root / "a").read_text() == "by another program 3!"
+
+
+def test_a_coroutine_function_is_refused(store: FileStore) -> None:
+    async def change(tx: FileTransaction) -> None:
+        tx.write("a", "never")
+
+    before = store.state_version()
+    update: Any = store.update
+    with pytest.raises(TypeError, match="async_update"):
+        update(change)
+    assert store.state_version() == before
 
 
 @pytest.mark.parametrize("retries", [0, 2])

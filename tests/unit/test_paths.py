@@ -259,3 +259,8 @@ def test_the_fixed_part_is_above_every_match(pattern: list[str], path: list[str]
 )
 def test_fixed_part(pattern: str, start: bytes) -> None:
     assert _paths.fixed_part(pattern) == start
+
+
+def test_a_pattern_with_a_nul_byte() -> None:
+    with pytest.raises(InvalidPathError, match="NUL"):
+        _paths.compile_glob("a\0*")

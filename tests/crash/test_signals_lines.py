@@ -1,0 +1,84 @@
+"""Ctrl-C between any two lines of a commit, not only at its system calls."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from tests.crash.scenarios import resting
+from tests.support import DEEP
+from tests.support.boundary import tree
+from txfiles import FileTransaction, status
+
+OLD, NEW = {"a": b"old", "b": b"old"}, {"a": b"new", "b": b"new"}
+
+
+class Interrupt:
+    """Raises at the `number`-th event in the package from now on: a line, a call or a return."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        if "/txfiles/" not in frame.f_code.co_filename or frame.f_code.co_name == "__del__":
+            return None
+        self.left -= 1
+        if self.left == 0:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return self
+
+
+def _interrupted(root: Path, number: int, durability: Any) -> bool:
+    """Whether there was an event of that number. REQUIRES: a process of its own.
+
+    An interrupt between `os.open` and the line that notes its result loses the number, for which Python has no cure.
+    """
+    tracer = Interrupt(number)
+    tx = FileTransaction(root, durability=durability)
+    try:
+        with tx:
+            for name, content in NEW.items():
+                tx.write(name, content)
+            sys.settrace(tracer)
+            tx.commit()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    where = f"interrupted at event {number}, {status(root)}"
+    assert tree(root) in (OLD, NEW), where
+    assert resting(root), where
+    FileTransaction(root, timeout=0).begin().rollback()  # while `tx` is alive
+    return tracer.left == 0
+
+
+def _in_child(root: Path, number: int, durability: str) -> bool:
+    for name, content in OLD.items():
+        (root / name).write_bytes(content)
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            code = 0 if _interrupted(root, number, durability) else 1
+        except BaseException:
+            traceback.print_exc()
+        os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, 1), f"event {number}"
+    return code == 0
+
+
+@pytest.mark.parametrize("durability", ["full", "process"])
+def test_ctrl_c_between_two_lines_of_a_commit(root: Path, durability: str) -> None:
+    number = 1
+    while _in_child(root, number, durability):
+        number += 1 if DEEP else 17
+    assert number > 500
