@@ -99,7 +99,7 @@ def failing(number: int) -> Iterator[list[str]]:
             nonlocal made
             made += 1
             if made == number:
-                failed.append(name)
+                failed.append("unlock" if (name, args[-1]) == ("flock", fcntl.LOCK_UN) else name)
                 path = args[0] if isinstance(args[0], (str, bytes, Path)) else None
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
             return call(*args, **options)
