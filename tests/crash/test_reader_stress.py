@@ -155,7 +155,7 @@ def test_writers_are_killed_and_readers_do_not_notice(root: Path) -> None:
     store = FileStore(root, timeout=60)
     until = time.monotonic() + SECONDS
     last = kills = 0
-    while time.monotonic() < until or last < 2:
+    while time.monotonic() < until or last < 2 or kills < 2:
         with child(WRITER, root, 4, 60, "process") as writer:
             writer.expect("begun")
             end = time.monotonic() + 0.01 * (kills % 10)
@@ -169,7 +169,6 @@ def test_writers_are_killed_and_readers_do_not_notice(root: Path) -> None:
                 number = read(store, names)
                 assert number >= last
                 last = number
-    assert kills > 1
     assert last > 1
     store.recover()
     assert read_all(store, names) == last
