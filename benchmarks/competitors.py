@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from txfiles import FileTransaction, _fs
+from txfiles import FileTransaction, _fs, _rounds
 
 Files = Sequence[tuple[str, bytes]]
 Save = Callable[[Files], None]
@@ -33,9 +33,9 @@ class SerialFS(_fs.KernelFS):
         else:
             os.fsync(fd)
 
-    def run_all(self, jobs: Iterable[Callable[[], None]]) -> None:
+    def run_all(self, jobs: Iterable[_rounds.Job]) -> None:
         for job in jobs:
-            job()
+            _rounds.perform(job)
 
 
 @contextmanager

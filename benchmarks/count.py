@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from txfiles import FileTransaction, _fs
+from txfiles import FileTransaction, _fs, _rounds
 
 _COMMITS = 10
 _NOT_CALLS = frozenset(("run_all", "random_id", "boot_id", "pid", "ids", "umask", "on_fork", "absolute"))
@@ -116,7 +116,7 @@ class MeasuredFS:
     def syncs(self) -> int:
         return self.calls["sync_file"] + self.calls["sync_dir"]
 
-    def run_all(self, jobs: Iterable[Callable[[], None]]) -> None:
+    def run_all(self, jobs: Iterable[_rounds.Job]) -> None:
         started = time.perf_counter()
         self._in_round = True
         try:

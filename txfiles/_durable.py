@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from txfiles import _layout, _paths
 from txfiles._fs import release
+from txfiles._rounds import perform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Generator, Iterable
 
     from txfiles._home import Home
     from txfiles._journal import Head, Journal, Operation
+    from txfiles._rounds import Job, Sync
     from txfiles._tokens import Tokens
 
 _NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -29,11 +31,11 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None)
     """
     if journal.durability == "process":
         return
-    jobs: list[Callable[[], None]] = [
+    jobs: list[Job] = [
         partial(tokens.sync, op.index) for op in journal.ops if op.new is not None and op.new.link is None
     ]
     jobs.append(partial(_sync_file, home, _layout.journal(journal.tid, "intent")))
-    jobs.append(partial(sync_private, home))
+    jobs.append(partial(_sync_dir, home, home.private_fd))
     jobs += [
         partial(_sync_old, home, journal, op)
         for op in journal.ops
@@ -50,24 +52,20 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None)
 
 def home_round(home: Home) -> None:
     """Once for a root, before its first journal is made: that must not survive without `format` and its directories."""
-    _sync_file(home, _layout.FORMAT)
-    sync_private(home)
-    _sync_dir(home, home.root_fd)
-    try:
-        parent = home.fs.open_dir(None, home.root.rpartition(b"/")[0] or b"/", follow=True)
-    except PermissionError:
-        return  # a directory that we may not read is not one that we made the root in
-    try:
-        _sync_dir(home, parent)
-    finally:
-        release(home.fs, parent)
+    jobs: list[Job] = [
+        partial(_sync_file, home, _layout.FORMAT),
+        partial(_sync_dir, home, home.private_fd),
+        partial(_sync_dir, home, home.root_fd),
+        partial(_sync_above, home),
+    ]
+    home.fs.run_all(jobs)
 
 
 def second_round(home: Home, journal: Journal, private_done: list[bool]) -> None:
     """After apply or undo: every touched directory and the private one. `private_done[0]` tells of the latter."""
 
-    def private() -> None:
-        sync_private(home)
+    def private() -> Generator[Sync, None, None]:
+        yield from _sync_dir(home, home.private_fd)
         private_done[0] = True
 
     touched = {_paths.split(op.path)[0] for op in journal.ops}
@@ -77,25 +75,25 @@ def second_round(home: Home, journal: Journal, private_done: list[bool]) -> None
 
 def sync_directories(home: Home, paths: Iterable[bytes], *, private: bool = False) -> None:
     """A barrier: these directories (those that exist), and with `private` the private one."""
-    jobs: list[Callable[[], None]] = [partial(_sync_directory, home, path) for path in sorted(paths)]
+    jobs: list[Job] = [partial(_sync_directory, home, path) for path in sorted(paths)]
     if private:
-        jobs.append(partial(sync_private, home))
+        jobs.append(partial(_sync_dir, home, home.private_fd))
     home.fs.run_all(jobs)
 
 
 def sync_private(home: Home) -> None:
-    _sync_dir(home, home.private_fd)
+    perform(partial(_sync_dir, home, home.private_fd))
 
 
-def _sync_file(home: Home, name: bytes) -> None:
+def _sync_file(home: Home, name: bytes) -> Generator[Sync, None, None]:
     fd = home.fs.open_read(home.private_fd, name)
     try:
-        home.fs.sync_file(fd)
+        yield home.fs.sync_file, fd
     finally:
         release(home.fs, fd)
 
 
-def _sync_old(home: Home, journal: Journal, op: Operation) -> None:
+def _sync_old(home: Home, journal: Journal, op: Operation) -> Generator[Sync, None, None]:
     """Through the link that was made for a write; a delete makes none."""
     at, name = home.private_fd, _layout.old(journal.tid, op.index)
     parent = -1
@@ -108,7 +106,7 @@ def _sync_old(home: Home, journal: Journal, op: Operation) -> None:
         return  # replaced without being read: whoever wrote it had to make it durable
     else:
         try:
-            home.fs.sync_file(fd)
+            yield home.fs.sync_file, fd
         finally:
             release(home.fs, fd)
     finally:
@@ -116,21 +114,32 @@ def _sync_old(home: Home, journal: Journal, op: Operation) -> None:
             release(home.fs, parent)
 
 
-def _sync_directory(home: Home, path: bytes) -> None:
+def _sync_directory(home: Home, path: bytes) -> Generator[Sync, None, None]:
     try:
         fd = home.tree.walk(path)
     except (FileNotFoundError, NotADirectoryError):
         return  # removed, by this transaction or by somebody else: its parent says so
     try:
-        _sync_dir(home, fd)
+        yield from _sync_dir(home, fd)
     finally:
         release(home.fs, fd)
 
 
-def _sync_dir(home: Home, fd: int) -> None:
+def _sync_above(home: Home) -> Generator[Sync, None, None]:
+    try:
+        parent = home.fs.open_dir(None, home.root.rpartition(b"/")[0] or b"/", follow=True)
+    except PermissionError:
+        return  # a directory that we may not read is not one that we made the root in
+    try:
+        yield from _sync_dir(home, parent)
+    finally:
+        release(home.fs, parent)
+
+
+def _sync_dir(home: Home, fd: int) -> Generator[Sync, None, None]:
     """fsync of a directory; a file system that has none (some network and FUSE mounts) is said once and accepted."""
     try:
-        home.fs.sync_dir(fd)
+        yield home.fs.sync_dir, fd
     except OSError as error:
         if error.errno not in _NOT_SUPPORTED:
             home.sync_failed = True

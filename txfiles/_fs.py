@@ -12,12 +12,15 @@ import errno
 import os
 import stat as stat_module
 import sys
-from collections import deque
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from txfiles import _rounds
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from txfiles._rounds import Job
 
 
 class Stat(Protocol):
@@ -76,7 +79,7 @@ class FileSystem(Protocol):
     def start_writeback(self, fd: int) -> None: ...
     def sync_file(self, fd: int) -> None: ...
     def sync_dir(self, fd: int) -> None: ...
-    def run_all(self, jobs: Iterable[Callable[[], None]]) -> None: ...
+    def run_all(self, jobs: Iterable[Job]) -> None: ...
     def random_id(self) -> str: ...
     def boot_id(self) -> str: ...
     def pid(self) -> int: ...
@@ -90,8 +93,6 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a FIFO that slipped in must not block us
 _LINUX = sys.platform == "linux"
-_THREADS = 8
-_PARALLEL_FROM = 12  # below this many syncs threads cost more than they bring
 
 
 class KernelFS:
@@ -219,13 +220,9 @@ class KernelFS:
     def sync_dir(self, fd: int) -> None:
         self.sync_file(fd)
 
-    def run_all(self, jobs: Iterable[Callable[[], None]]) -> None:
-        """Run every job, several at a time when there are many; then raise the first failure, or else the interrupt."""
-        todo = list(jobs)
-        if len(todo) < _PARALLEL_FROM:
-            _run_here(todo)
-        else:
-            _run_in_threads(todo)
+    def run_all(self, jobs: Iterable[Job]) -> None:
+        """Do every job, several at a time when there are many; then raise the first failure, or else the interrupt."""
+        _rounds.run_all(jobs, (KernelFS.sync_file, KernelFS.sync_dir) if _LINUX else ())
 
     def random_id(self) -> str:
         return os.urandom(16).hex()
@@ -269,78 +266,6 @@ class KernelFS:
 
 
 _boot: str | None = None
-
-
-def _run_here(jobs: Iterable[Callable[[], None]]) -> None:
-    errors: list[BaseException] = []
-    outer = sys.exception()
-    try:
-        for job in jobs:
-            try:
-                job()
-            except BaseException as error:
-                errors.append(error)
-    except BaseException as interrupt:  # between two jobs
-        errors.append(interrupt)
-    _raise_first(errors, outer)
-
-
-def _run_in_threads(jobs: list[Callable[[], None]]) -> None:
-    """Threads take the jobs from a queue; an interrupt of this one, wherever it comes, waits until all are done."""
-    import _thread
-    import threading
-
-    queue, done, finished = deque(jobs), deque[None](), threading.Event()
-    errors: list[BaseException] = []
-    outer = sys.exception()
-
-    def work() -> None:
-        while queue:
-            try:
-                job = queue.popleft()
-            except IndexError:  # another thread took it
-                return
-            try:
-                job()
-            except BaseException as error:
-                errors.append(error)
-            done.append(None)
-            if len(done) == len(jobs):
-                finished.set()
-
-    workers = 0
-    while not finished.is_set():
-        try:
-            while workers < _THREADS:
-                _thread.start_new_thread(work, ())
-                workers += 1
-            finished.wait()
-        except RuntimeError:  # no more threads to be had, or the interpreter is about to end
-            if workers == 0:
-                return _run_here(jobs)
-            workers = _THREADS
-        except BaseException as interrupt:
-            errors.append(interrupt)
-    _raise_first(errors, outer)
-
-
-def _raise_first(errors: list[BaseException], outer: BaseException | None) -> None:
-    """Raise a failure rather than an interrupt: whoever runs the jobs again must know that a sync has failed (A4).
-
-    An interrupt that came beside a failure is its `__cause__`.
-    """
-    interrupt = next((error for error in errors if not isinstance(error, Exception)), None)
-    for error in errors:
-        cause: BaseException | None = error
-        while cause is not None and cause is not outer:  # an interrupt may have come while a failure was on its way
-            # FileNotFoundError and NotADirectoryError a job deals with itself: what is gone needs no sync.
-            if isinstance(cause, Exception) and not isinstance(cause, (FileNotFoundError, NotADirectoryError)):
-                if interrupt is not None and interrupt is not cause:
-                    cause.__cause__ = interrupt
-                raise cause
-            cause = cause.__context__
-    if errors:
-        raise errors[0]
 
 
 _lib: Any = None

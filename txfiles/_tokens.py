@@ -15,7 +15,10 @@ from txfiles._journal import Identity, Meta, Operation
 from txfiles.errors import ConflictError, UnsupportedFilesystemError
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from txfiles._fs import FileSystem, Stat
+    from txfiles._rounds import Sync
     from txfiles._tree import Tree
 
 _KEEP_OPEN = 16  # descriptors that wait for the sync round; further tokens are opened again for it
@@ -178,17 +181,17 @@ class Tokens:
         self._made.clear()
         self._old.clear()
 
-    def sync(self, index: int) -> None:
+    def sync(self, index: int) -> Generator[Sync, None, None]:
         """Make content, size and metadata of a token durable (A3); may be called from any thread."""
         if index in self._synced:
             return
         fd = self._open.get(index)
         if fd is not None:
-            self.fs.sync_file(fd)
+            yield self.fs.sync_file, fd
             return
         fd = self.fs.open_read(self.at, self.name(index))
         try:
-            self.fs.sync_file(fd)
+            yield self.fs.sync_file, fd
         finally:
             release(self.fs, fd)
 

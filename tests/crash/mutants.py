@@ -95,18 +95,25 @@ def syncs(function: Function) -> Iterator[Change]:
     """Each sync left out; of a set of directories each part, too."""
     for place in _places(function):
         node = place.node
+        if isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple):  # of a job for a round
+            yield f"no {_name(node.value.elts[0])}", place.replaced(_expression("(yield from ())"))
         if not isinstance(node, ast.Call):
             continue
         name = _called(node)
         if name == "partial" and _IS_SYNC.search(_name(node.args[0])):
-            yield f"no {_name(node.args[0])}", place.replaced(ast.Name("int", ast.Load()))
+            yield f"no {_name(node.args[0])}", place.replaced(_expression("lambda: (yield from ())"))
         elif _IS_SYNC.search(name):
-            yield f"no {name}", place.replaced(ast.Constant(None))
-            nothing = ast.parse("frozenset()", mode="eval").body
+            yield f"no {name}", place.replaced(_expression("()" if isinstance(place.parent, ast.YieldFrom) else "None"))
             for argument in node.args:
                 if isinstance(argument, ast.BinOp):
-                    yield f"{name} of {_text(argument.left)} only", _Place(argument, "right").replaced(nothing)
-                    yield f"{name} of {_text(argument.right)} only", _Place(argument, "left").replaced(nothing)
+                    yield (
+                        f"{name} of {_text(argument.left)} only",
+                        _Place(argument, "right").replaced(_expression("frozenset()")),
+                    )
+                    yield (
+                        f"{name} of {_text(argument.right)} only",
+                        _Place(argument, "left").replaced(_expression("frozenset()")),
+                    )
             for keyword in node.keywords:
                 yield f"{name} without {keyword.arg}", _Place(keyword, "value").replaced(ast.Constant(False))
 
@@ -234,6 +241,10 @@ def _moved(block: list[Any], number: int, to: int) -> Undoable:
 
 def _both(one: Callable[[], object], two: Callable[[], object]) -> Callable[[], object]:
     return lambda: (one(), two())
+
+
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
 def _name(node: Node) -> str:

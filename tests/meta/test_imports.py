@@ -38,6 +38,8 @@ LAYERS = """
     _tree  _metadata  _lock  _json
     _lockfile
     _fs
+    _rounds
+    _fsyncs
     _journal
     _paths
     _layout  _digest
@@ -46,10 +48,10 @@ LAYERS = """
 
 # What only these modules may import: the rest reaches it through them.
 ONLY_IN = {
-    "os": {"_fs", "testing"},
+    "os": {"_fs", "_fsyncs", "_rounds", "testing"},
     "shutil": {"_fs", "testing"},
     "fcntl": {"_fs", "testing"},
-    "ctypes": {"_fs", "testing"},
+    "ctypes": {"_fs", "_fsyncs", "testing"},
     "filelock": {"_lock"},
     "orjson": {"_json", "_journal"},
     "asyncio": {"aio", "_async_file", "_async_snapshot", "_tasks"},

@@ -16,10 +16,23 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txfiles import _fs, _layout
 from txfiles.testing._faults import FaultyFS
+
+if TYPE_CHECKING:
+    from txfiles._rounds import Job, Steps
+
+
+def doing(work: Callable[[], object]) -> Job:
+    """A job of `run_all` that asks for no sync."""
+
+    def job() -> Steps:
+        work()
+        yield from ()
+
+    return job
 
 
 def nth_call(call: str, nth: int, act: Callable[[], object], inner: _fs.FileSystem | None = None) -> FaultyFS:

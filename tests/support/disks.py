@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.loop import LoopFS, crash_image
 from tests.support.mounts import run
-from txfiles import _fs
+from txfiles import _fs, _rounds
 from txfiles.testing._faults import FaultyFS
 
 FILESYSTEMS = tuple(
@@ -28,9 +28,9 @@ EXT4, EXT4_STRICT, XFS, BTRFS = FILESYSTEMS
 
 
 class _OneAtATime(FaultyFS):
-    def run_all(self, jobs: Iterable[Callable[[], None]]) -> None:
+    def run_all(self, jobs: Iterable[_rounds.Job]) -> None:
         for job in jobs:
-            job()
+            _rounds.perform(job)
 
 
 @dataclass(frozen=True)

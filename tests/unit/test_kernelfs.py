@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import _thread
 import errno
 import io
-import itertools
 import os
 import random
-import signal
 import stat
 import subprocess
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -316,106 +310,6 @@ def test_a_failed_sync_is_raised_and_a_failed_hint_is_not(tmp_path: Path) -> Non
     (tmp_path / "f").unlink()
     done = traced(_SYNC, tmp_path, faults=[Fault("fsync", error="EIO", when=2)])
     assert "OSError: [Errno 5]" in done.stderr
-
-
-# Many jobs at once.
-
-COUNTS = [1, 5, _fs._PARALLEL_FROM - 1, _fs._PARALLEL_FROM, 100]
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_run_all_runs_all_and_raises_a_failure(count: int) -> None:
-    done: list[int] = []
-
-    def job(number: int) -> None:
-        done.append(number)
-        if number in (0, count - 1):
-            raise OSError(errno.EIO, f"job {number}")
-
-    with pytest.raises(OSError, match="job 0" if count < _fs._PARALLEL_FROM else "job"):
-        fs.run_all([lambda n=n: job(n) for n in range(count)])
-    assert sorted(done) == list(range(count))
-    fs.run_all(lambda n=n: done.append(n) for n in range(count))
-    assert len(done) == 2 * count
-
-
-def test_run_all_of_nothing() -> None:
-    fs.run_all([])
-
-
-def test_many_jobs_run_at_the_same_time() -> None:
-    together = threading.Barrier(_fs._THREADS, timeout=20)
-    fs.run_all([together.wait] * (_fs._THREADS * 3))  # type: ignore[list-item]
-
-
-@pytest.mark.parametrize("count", COUNTS[1:])
-def test_b09_a_failure_is_never_hidden_by_an_interrupt(count: int) -> None:
-    """Whoever runs the jobs again after an interrupt must know that a sync has failed: it is reported once (A4)."""
-
-    def interrupted(number: int) -> None:
-        if number == 0:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.02)
-        if number == count - 1:
-            raise OSError(errno.EIO, "the disk")
-
-    with pytest.raises(OSError, match="the disk"):
-        fs.run_all([lambda n=n: interrupted(n) for n in range(count)])
-
-
-def test_b09_nor_by_one_that_comes_while_it_is_on_its_way() -> None:
-    def job() -> None:
-        try:
-            raise OSError(errno.EIO, "the disk")
-        finally:
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(OSError, match="the disk"):
-        fs.run_all([job])
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_b09_an_interrupt_alone_comes_through_when_all_is_done(count: int) -> None:
-    done: list[int] = []
-
-    def job(number: int) -> None:
-        if number == 0:
-            os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.001)
-        done.append(number)
-
-    try:
-        raise ValueError("an error that is being handled is no failure of a job")
-    except ValueError:
-        with pytest.raises(KeyboardInterrupt):
-            fs.run_all([lambda n=n: job(n) for n in range(count)])
-    assert set(range(1, count)) <= set(done)
-
-
-@pytest.mark.parametrize("allowed", [0, 1])
-def test_run_all_works_with_fewer_threads(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    start, started = _thread.start_new_thread, itertools.count()
-
-    def limited(*args: Any) -> int:
-        if next(started) >= allowed:
-            raise RuntimeError("can't start new thread")
-        return start(*args)
-
-    monkeypatch.setattr(_thread, "start_new_thread", limited)
-    done: list[int] = []
-    fs.run_all([lambda n=n: done.append(n) for n in range(50)])
-    assert sorted(done) == list(range(50))
-
-
-def test_run_all_works_while_the_interpreter_ends() -> None:
-    code = """
-        import atexit
-        from txfiles._fs import KernelFS
-        done = []
-        atexit.register(lambda: print(len(done)))
-        atexit.register(lambda: KernelFS().run_all([lambda: done.append(1)] * 100))
-    """
-    assert run_python(code).check().stdout == "100\n"
 
 
 # The process and the machine.

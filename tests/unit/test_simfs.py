@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.boundary import doing
 from txfiles import FileTransaction, recover
 from txfiles._fs import FileSystem, use
 from txfiles._lock import make_lock
@@ -220,19 +221,20 @@ def test_jobs_run_in_an_order_that_the_seed_decides() -> None:
     for seed in range(5):
         done: list[int] = []
         fs = SimFS(Options(seed=seed))
-        fs.run_all([partial(done.append, n) for n in range(6)])
+        fs.run_all([doing(partial(done.append, n)) for n in range(6)])
         assert sorted(done) == list(range(6))
         orders.append(done)
     assert len({tuple(order) for order in orders}) > 1
 
 
 def test_all_jobs_run_also_after_a_failure(fs: SimFS) -> None:
-    done = []
+    done: list[int] = []
 
     def fail() -> None:
         raise OSError(errno.EIO, "injected")
 
-    assert code_of(fs.run_all, [lambda: done.append(1), fail, lambda: done.append(2)]) == errno.EIO
+    jobs = [doing(partial(done.append, 1)), doing(fail), doing(partial(done.append, 2))]
+    assert code_of(fs.run_all, jobs) == errno.EIO
     assert sorted(done) == [1, 2]
 
 

@@ -11,7 +11,7 @@ import os
 import random
 from typing import TYPE_CHECKING, Any
 
-from txfiles._fs import _run_here
+from txfiles._rounds import run_here
 from txfiles.testing._simcalls import SimCalls
 from txfiles.testing._simlock import SimLock
 from txfiles.testing._simtree import Options
@@ -20,6 +20,7 @@ from txfiles.testing._survivors import Survivors
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from txfiles._rounds import Job
     from txfiles.testing._simdisk import Disk
 
 KILL = "kill"
@@ -138,13 +139,13 @@ class SimFS(SimCalls):
 
     # -- the process and the machine ------------------------------------------------------------------------------
 
-    def run_all(self, jobs: Iterable[Callable[[], None]]) -> None:
+    def run_all(self, jobs: Iterable[Job]) -> None:
         """The jobs one after another, in an order that the seed decides."""
         todo = list(jobs)
         self._rounds += 1
         if len(todo) > 1:
             random.Random(self.options.seed * 7919 + self._rounds).shuffle(todo)
-        _run_here(todo)
+        run_here(todo)
 
     def random_id(self) -> str:
         self._ids += 1

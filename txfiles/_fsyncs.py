@@ -1,0 +1,126 @@
+"""fsync of several descriptors at once: io_submit(2) with IOCB_CMD_FSYNC, Linux 4.18 and newer.
+
+The kernel runs each on a worker of its own, so that all of them wait for one commit of the file system's journal; a
+thread for each costs more than that saves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import sys
+from contextlib import suppress
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+AT_ONCE = 128
+"""As many descriptors as a `Batch` takes at most."""
+
+_LINUX64 = sys.platform == "linux" and sys.maxsize > 1 << 32
+_NUMBERS = {"x86_64": (206, 209, 208), "aarch64": (0, 2, 4), "riscv64": (0, 2, 4)}
+_SETUP, _SUBMIT, _GETEVENTS = _NUMBERS.get(os.uname().machine if _LINUX64 else "", (-1, -1, -1))
+_REQUEST = struct.Struct("<QIiHhI40x")  # struct iocb of linux/aio_abi.h: data, key, flags, opcode, priority, fd
+_EVENT = struct.Struct("<QQqq")  # struct io_event: data, the request's address, the result, a second one
+_FSYNC = 2  # IOCB_CMD_FSYNC
+_WRITE_AND_WAIT = 7  # of sync_file_range(2)
+_FORBIDDEN = (errno.ENOSYS, errno.EPERM, errno.EACCES)  # by a filter of system calls, as containers have
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_start = ctypes.c_int64(0)
+_write: Any = getattr(_libc, "sync_file_range", None)
+_idle: list[ctypes.c_ulong] = []  # contexts; they belong to the address space, so that a forked child has none
+_refused = _SETUP < 0 or _write is None
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)
+
+
+def take_context() -> ctypes.c_ulong | None:
+    """What a `Batch` needs; `None` where the kernel has none for this process. To be given back: it is dear to make."""
+    global _refused
+    with suppress(IndexError):
+        return _idle.pop()
+    context = ctypes.c_ulong(0)
+    if _refused or _libc.syscall(_SETUP, ctypes.c_long(AT_ONCE), ctypes.byref(context)) != 0:
+        _refused = _refused or ctypes.get_errno() in _FORBIDDEN
+        return None
+    nothing = ctypes.c_long(0)
+    _refused = _libc.syscall(_GETEVENTS, context, nothing, nothing, None, None) != 0
+    _refused = _refused or _write(-1, _start, _start, _WRITE_AND_WAIT) == 0 or ctypes.get_errno() != errno.EBADF
+    return None if _refused else context
+
+
+give_context = _idle.append
+
+
+class Batch:
+    """The fsync of each of some descriptors.
+
+    The data of all is written before the first fsync. ext4, for one, notes in its journal where new data is when that
+    has been written; what comes after the commit that the first fsync asks for needs another one.
+    """
+
+    def __init__(self, fds: Sequence[int], context: ctypes.c_ulong) -> None:
+        self._fds = fds
+        self._context = context
+        self._written: list[int] = []  # what sync_file_range says of each
+        self._error = errno.EIO  # of those that it failed for
+        self._begun: list[int] = []  # how many io_submit has taken
+        self._alone: list[int] = []  # the errno of each of the rest
+        requests = [_REQUEST.pack(number, 0, 0, _FSYNC, 0, fd) for number, fd in enumerate(fds)]
+        self._requests = ctypes.create_string_buffer(b"".join(requests))
+        first = ctypes.addressof(self._requests)
+        self._pointers = (ctypes.c_void_p * len(fds))(*range(first, first + len(fds) * _REQUEST.size, _REQUEST.size))
+        self._events = ctypes.create_string_buffer(len(fds) * _EVENT.size)
+
+    def run(self, interrupts: list[BaseException]) -> None:
+        """Do all; an interrupt is added to the list, and ends nothing."""
+        while True:
+            try:
+                return self._go_on()
+            except BaseException as interrupt:
+                interrupts.append(interrupt)
+
+    def codes(self) -> Sequence[int | None]:
+        """The errno of each, 0 where it was done; `None` for all of them if an interrupt came before `run` began."""
+        if not self._begun:
+            return [None] * len(self._fds)
+        codes = [0] * self._taken() + self._alone
+        for number, _, result, _ in self._ended():
+            codes[number] = -result
+        # A failed write counts: fsync does not tell of it again on this descriptor.
+        return [code or (self._error if failed else 0) for code, failed in zip(codes, self._written, strict=True)]
+
+    def _go_on(self) -> None:
+        """From where an interrupt left it: `extend` has what the calls return before a signal can be handled."""
+        count = len(self._fds)
+        if len(self._written) < count:
+            rest = self._fds[len(self._written) :]
+            self._written.extend(map(_write, rest, repeat(_start), repeat(_start), repeat(_WRITE_AND_WAIT)))
+            self._error = ctypes.get_errno() or errno.EIO
+        if not self._begun:
+            self._begun.extend(map(_libc.syscall, [_SUBMIT], [self._context], [ctypes.c_long(count)], [self._pointers]))
+        while missing := self._taken() - len(self._ended()):
+            into = ctypes.byref(self._events, (self._taken() - missing) * _EVENT.size)
+            _libc.syscall(_GETEVENTS, self._context, ctypes.c_long(missing), ctypes.c_long(missing), into, None)
+        for fd in self._fds[self._taken() + len(self._alone) :]:
+            self._alone.append(_fsync(fd))
+
+    def _taken(self) -> int:
+        return max(self._begun[0], 0)
+
+    def _ended(self) -> list[tuple[int, int, int, int]]:
+        return [event for event in _EVENT.iter_unpack(self._events.raw) if event[1]]
+
+
+def _fsync(fd: int) -> int:
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0
