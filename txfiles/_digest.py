@@ -24,6 +24,10 @@ class Digest:
         self._crc = 0
 
     def update(self, data: bytes | memoryview) -> None:
+        if self._size + len(data) <= WHOLE:
+            self._hash.update(data)
+            self._size += len(data)
+            return
         rest = memoryview(data)
         if self._size < WHOLE:
             first = rest[: WHOLE - self._size]
@@ -41,7 +45,8 @@ class Digest:
 
     def hexdigest(self) -> str:
         """64 hex digits."""
-        whole = self._hash.copy()
+        whole = self._hash
         if self._size > WHOLE and self._size % BLOCK:
+            whole = whole.copy()
             whole.update(self._crc.to_bytes(4, "big"))
         return whole.hexdigest()

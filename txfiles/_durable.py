@@ -32,7 +32,7 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None)
     if journal.durability == "process":
         return
     jobs: list[Job] = [
-        partial(tokens.sync, op.index) for op in journal.ops if op.new is not None and op.new.link is None
+        partial(tokens.sync, op.number) for op in journal.ops if op.new is not None and op.new.link is None
     ]
     jobs.append(partial(_sync_file, home, _layout.journal(journal.tid, "intent")))
     jobs.append(partial(_sync_dir, home, home.private_fd))
@@ -95,7 +95,7 @@ def _sync_file(home: Home, name: bytes) -> Generator[Sync, None, None]:
 
 def _sync_old(home: Home, journal: Journal, op: Operation) -> Generator[Sync, None, None]:
     """Through the link that was made for a write; a delete makes none."""
-    at, name = home.private_fd, _layout.old(journal.tid, op.index)
+    at, name = home.private_fd, _layout.old(journal.tid, op.number)
     parent = -1
     if op.kind == "delete":
         parent = home.tree.walk(_paths.split(op.path)[0])

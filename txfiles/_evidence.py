@@ -33,10 +33,10 @@ class Evidence:
     # -- names --------------------------------------------------------------------------------------------------
 
     def token_name(self, op: Operation) -> bytes:
-        return _layout.token(self.journal.tid, op.index)
+        return _layout.token(self.journal.tid, op.number)
 
     def old_name(self, op: Operation) -> bytes:
-        return _layout.old(self.journal.tid, op.index)
+        return _layout.old(self.journal.tid, op.number)
 
     def token(self, op: Operation) -> Stat | None:
         return self._private(self.token_name(op))
@@ -59,11 +59,11 @@ class Evidence:
         """The target is what the journal recorded before the commit; absent counts as old when nothing was there."""
         if target is None or op.old is None:
             return target is None and op.old is None
-        return self._shows(op.old, target, *self.home.tree.at(op.path))
+        return self._shows(op.old, target, op)
 
     def is_new(self, op: Operation, target: Stat | None) -> bool:
         """The target of a write is what the token was. In a copied tree the digest has to say so."""
-        if target is None or op.new is None or not self._shows(op.new, target, *self.home.tree.at(op.path)):
+        if target is None or op.new is None or not self._shows(op.new, target, op):
             return False
         return self.same_tree or self._digest(*self.home.tree.at(op.path), target) == op.digest
 
@@ -71,20 +71,22 @@ class Evidence:
         """The token of a delete has become the deleted file; otherwise it is still the empty marker."""
         if token is None or op.old is None:
             return False
-        if self._shows(op.old, token, self.home.private_fd, self.token_name(op)):
+        if self._shows(op.old, token, op, private=True):
             return True
         # Somebody who still has it open may have gone on writing to it; or the marker is damaged.
         return token.st_size > 0 and not self.is_old(op, target)
 
-    def _shows(self, recorded: Identity, found: Stat, at: int, name: bytes) -> bool:
-        is_link = stat.S_ISLNK(found.st_mode)
-        if is_link != (recorded.link is not None) or not (is_link or stat.S_ISREG(found.st_mode)):
+    def _shows(self, recorded: Identity, found: Stat, op: Operation, *, private: bool = False) -> bool:
+        """What was found, the target or with `private` the token, is the one recorded."""
+        ino, size, mtime_ns, link = recorded
+        if not stat.S_ISREG(found.st_mode):
+            if link is None or not stat.S_ISLNK(found.st_mode):
+                return False
+            at, name = (self.home.private_fd, self.token_name(op)) if private else self.home.tree.at(op.path)
+            return self.fs.readlink(at, name) == link
+        if link is not None or found.st_size != size or found.st_mtime_ns != mtime_ns:
             return False
-        if is_link:
-            return self.fs.readlink(at, name) == recorded.link
-        if (found.st_size, found.st_mtime_ns) != (recorded.size, recorded.mtime_ns):
-            return False
-        return found.st_ino == recorded.ino or not self.same_tree
+        return found.st_ino == ino or not self.same_tree
 
     def _digest(self, at: int, name: bytes, found: Stat) -> str | None:
         if stat.S_ISLNK(found.st_mode):

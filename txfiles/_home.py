@@ -38,8 +38,8 @@ def locate(fs: FileSystem, root: AnyPath) -> bytes:
             "the root is empty" if not raw else "the root contains a NUL byte", path=_paths.decode(raw)
         )
     root = fs.absolute(raw)
-    for part in root.split(b"/"):
-        _paths.check_component(part, _paths.decode(root))
+    if any(map(_paths.is_private, root.split(b"/"))):
+        _paths.refuse_private(_paths.decode(root))
     return root
 
 
@@ -281,14 +281,17 @@ def _make_directories(fs: FileSystem, path: bytes, *, durable: bool) -> None:
 def _make_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
     made = False
     try:
-        fs.mkdir(root_fd, _layout.PRIVATE, 0o700)
-        made = True
-    except FileExistsError:
-        pass
-    except OSError as error:
-        error.filename = _paths.decode(_paths.join(root, _layout.PRIVATE))
-        raise
-    fd = open_private(fs, root, root_fd)
+        fd = open_private(fs, root, root_fd)
+    except FileNotFoundError:
+        try:
+            fs.mkdir(root_fd, _layout.PRIVATE, 0o700)
+            made = True
+        except FileExistsError:
+            pass
+        except OSError as error:
+            error.filename = _paths.decode(_paths.join(root, _layout.PRIVATE))
+            raise
+        fd = open_private(fs, root, root_fd)
     try:
         if made:
             fs.chmod(fd, 0o700)  # whatever the umask

@@ -53,15 +53,14 @@ class Meta(NamedTuple):
     xattrs: tuple[tuple[str, bytes], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """One change of one resolved path.
 
     `old` is what a write replaces or a delete takes away; `new`, `digest` and `meta` what a write puts there;
     `meta` also the directory that a mkdir makes or a rmdir takes away.
     """
 
-    index: int
+    number: int
     kind: OpKind
     path: bytes
     old: Identity | None = None
@@ -205,7 +204,7 @@ def _unescape(text: Any) -> bytes:
 
 
 def _encode_op(op: Operation) -> dict[str, Any]:
-    out: dict[str, Any] = {"k": op.index, "kind": op.kind, "path": _escape(op.path)}
+    out: dict[str, Any] = {"k": op.number, "kind": op.kind, "path": _escape(op.path)}
     if op.old is not None:
         out["old"] = _encode_identity(op.old)
     if op.new is not None:
@@ -236,7 +235,7 @@ def _decode_body(body: Any) -> Journal:
     )
     if not journal.ops:
         raise ValueError("it has no operations")
-    if len({op.index for op in journal.ops}) != len(journal.ops):
+    if len({op.number for op in journal.ops}) != len(journal.ops):
         raise ValueError("two operations share one number")
     if len({(op.path, op.kind in ("write", "mkdir")) for op in journal.ops}) != len(journal.ops):
         raise ValueError("one path is made or removed twice")
@@ -250,15 +249,15 @@ def _decode_body(body: Any) -> Journal:
 
 
 def _decode_op(raw: Any) -> Operation:
-    index, kind, path = _number(raw["k"]), raw["kind"], _unescape(raw["path"])
-    if index > _layout.MAX_INDEX:
-        raise ValueError(f"operation number {index} is out of range")
+    number, kind, path = _number(raw["k"]), raw["kind"], _unescape(raw["path"])
+    if number > _layout.MAX_NUMBER:
+        raise ValueError(f"operation number {number} is out of range")
     if kind not in _KINDS:
         raise ValueError(f"unknown kind {kind!r}")
     if not _paths.is_normal(path):
         raise ValueError(f"{path!r} is not a path below the root")
     op = Operation(
-        index=index,
+        number=number,
         kind=kind,
         path=path,
         old=_decode_identity(raw["old"]) if "old" in raw else None,

@@ -22,7 +22,7 @@ LOCK = b"lock"
 HEAD = b"HEAD"
 PERMANENT = frozenset((FORMAT, LOCK, HEAD))
 FORMAT_TEXT = b"txfiles 1 flock\n"
-MAX_INDEX = 9_999_999_999  # ten digits, as the pattern below has them
+MAX_NUMBER = 9_999_999_999  # ten digits, as the pattern below has them
 
 State = Literal["intent", "committed", "aborting", "prepared"]
 Kind = Literal["permanent", "token", "old", "intent", "committed", "aborting", "prepared", "unknown"]
@@ -44,12 +44,12 @@ class Name(NamedTuple):
     number: int = -1
 
 
-def token(tid: str, index: int) -> bytes:
-    return b"%s.%d" % (tid.encode(), index)
+def token(tid: str, number: int) -> bytes:
+    return b"%s.%d" % (tid.encode(), number)
 
 
-def old(tid: str, index: int) -> bytes:
-    return b"%s.%d.old" % (tid.encode(), index)
+def old(tid: str, number: int) -> bytes:
+    return b"%s.%d.old" % (tid.encode(), number)
 
 
 def journal(tid: str, state: State) -> bytes:
@@ -62,7 +62,7 @@ def parse(name: bytes) -> Name:
     match = _NAME.fullmatch(name)
     if match is None:
         return Name("unknown")
-    tid, index, is_old, state = match.groups()
+    tid, number, is_old, state = match.groups()
     if state is not None:
         return Name(_STATES[state], tid.decode())
-    return Name("old" if is_old else "token", tid.decode(), int(index))
+    return Name("old" if is_old else "token", tid.decode(), int(number))

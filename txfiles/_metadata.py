@@ -23,7 +23,10 @@ _USER_OBJ, _GROUP_OBJ, _MASK, _OTHER = 0x01, 0x04, 0x10, 0x20
 
 def read(fs: FileSystem, at: int, name: bytes, found: Stat) -> Meta:
     """The metadata of `name`, whose `stat` is `found`."""
-    return Meta(stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, tuple(sorted(fs.xattrs(at, name).items())))
+    xattrs = fs.xattrs(at, name)
+    return Meta(
+        stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, tuple(sorted(xattrs.items())) if xattrs else ()
+    )
 
 
 def for_new(fs: FileSystem, at: int, parent: bytes, directory: Stat, *, is_dir: bool = False) -> Meta:

@@ -5,9 +5,10 @@ A path is relative, `/`-separated, without `.`, `..`, empty components or the pr
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from txfiles._layout import PRIVATE
 from txfiles.errors import InvalidPathError, TxFilesError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     AnyPath = str | bytes | PathLike
 
 ROOT = b""
+_REMEMBERED = 4096  # spellings of paths: most programs write the same files again and again
 _ENCODING = sys.getfilesystemencoding()
 
 
@@ -35,12 +37,19 @@ def encode(path: str) -> bytes:
     return path.encode(_ENCODING, "surrogateescape")
 
 
-class Naming:
-    """A block whose system errors name `path`, unless they have the name of a file already. It can be entered again.
+def give_name(error: OSError, path: bytes, *, always: bool = False) -> None:
+    """Let a system error name `path`, unless it has the name of a file already.
 
     The name that a bare call was given, in bytes and relative to some directory, tells nobody anything. With `always`
     neither does that of a file of the private directory.
     """
+    if not isinstance(error, TxFilesError) and (always or not isinstance(error.filename, str)):
+        error.filename = decode(path)
+        del error.filename2
+
+
+class Naming:
+    """A block whose system errors name `path`, by `give_name`."""
 
     __slots__ = ("_always", "_path")
 
@@ -52,11 +61,8 @@ class Naming:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, OSError) or isinstance(error, TxFilesError):
-            return
-        if self._always or not isinstance(error.filename, str):
-            error.filename = decode(self._path)
-            del error.filename2
+        if isinstance(error, OSError):
+            give_name(error, self._path, always=self._always)
 
 
 def to_bytes(path: AnyPath) -> bytes:
@@ -83,7 +89,11 @@ def normalize(path: AnyPath, *, directory: bool = False) -> bytes:
 
     `..` is taken lexically. Raises `InvalidPathError` for what can never be a name below the root.
     """
-    raw = to_bytes(path)
+    return _normalized(to_bytes(path), directory)
+
+
+@functools.lru_cache(_REMEMBERED)
+def _normalized(raw: bytes, directory: bool) -> bytes:
     shown = decode(raw)
     if not raw:
         raise InvalidPathError("the path is empty", path=shown)
@@ -114,7 +124,11 @@ def normalize(path: AnyPath, *, directory: bool = False) -> bytes:
 def check_component(part: bytes, shown: str) -> None:
     """Refuse the private directory, of this root or of one nested in it, however it is cased."""
     if is_private(part):
-        raise InvalidPathError(f"the path {shown!r} leads into a private directory of txfiles", path=shown)
+        refuse_private(shown)
+
+
+def refuse_private(shown: str) -> NoReturn:
+    raise InvalidPathError(f"the path {shown!r} leads into a private directory of txfiles", path=shown)
 
 
 def is_normal(path: bytes) -> bool:

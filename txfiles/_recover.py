@@ -176,13 +176,13 @@ def decide(home: Home, evidence: Evidence, on_conflict: OnConflict) -> tuple[fro
     if conflicts and on_conflict == "raise":
         raise conflict(conflicts)
     if on_conflict != "roll-forward":
-        return frozenset(op.index for op in conflicts), frozenset()
+        return frozenset(op.number for op in conflicts), frozenset()
     # What others put into a directory that was to go is not the transaction's to remove: the directory stays.
     stays = [op for op in conflicts if op.kind == "rmdir"]
     wanted = [op for op in conflicts if op.kind != "rmdir"]
     if in_the_way := [op for op in wanted if not evidence.can_force(op)]:
         raise conflict(in_the_way, "what is there has to be moved away by hand before this can be rolled forward")
-    return frozenset(op.index for op in stays), frozenset(op.index for op in wanted)
+    return frozenset(op.number for op in stays), frozenset(op.number for op in wanted)
 
 
 def _roll_forward(
@@ -211,7 +211,7 @@ def _roll_back(home: Home, evidence: Evidence, state: State, on_conflict: OnConf
         raise conflict(conflicts)
     if state != "aborting":
         begin_undo(home, evidence.journal, state)
-    skip = frozenset(op.index for op in conflicts)
+    skip = frozenset(op.number for op in conflicts)
     try:
         finish_undo(home, evidence.journal, skip, same_tree=evidence.same_tree)
         retire(home, evidence.journal, "aborting")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Steps = Generator[Sync, None, None]
     Job = Callable[[], Steps]
 
+_NO_FAILURES = (FileNotFoundError, NotADirectoryError, StopIteration)  # what is gone needs no sync; a job ended
 THREADS = 8
 PARALLEL_FROM = 12  # below this many jobs threads cost more than they bring
 
@@ -171,8 +172,7 @@ def _raise_first(errors: list[BaseException], outer: BaseException | None) -> No
     for error in errors:
         cause: BaseException | None = error
         while cause is not None and cause is not outer:  # an interrupt may have come while a failure was on its way
-            # FileNotFoundError and NotADirectoryError a job deals with itself: what is gone needs no sync.
-            if isinstance(cause, Exception) and not isinstance(cause, (FileNotFoundError, NotADirectoryError)):
+            if isinstance(cause, Exception) and not isinstance(cause, _NO_FAILURES):
                 if interrupt is not None and interrupt is not cause:
                     cause.__cause__ = interrupt
                 raise cause

@@ -37,7 +37,7 @@ class Staging(View[Token]):
     """Entries by resolved path, over the tree on disk. A token belongs to one entry at a time."""
 
     def __init__(self, fs: FileSystem, tree: Tree, tokens: Tokens) -> None:
-        super().__init__(fs, tree, lambda token: (tokens.at, tokens.name(token.index)))
+        super().__init__(fs, tree, lambda token: (tokens.at, tokens.name(token.number)))
         self.tokens = tokens
         self.expected: dict[bytes, str | None] = {}
         self.checks: list[Callable[[Tree], None]] = []
@@ -71,20 +71,20 @@ class Staging(View[Token]):
             now = self.entries.get(path)
             self.lay(path, before)
             if isinstance(now, Token):
-                dropped.add(now.index)
+                dropped.add(now.number)
         self._remove_tokens(dropped)
 
     def _forget_undo(self) -> None:
         undo, self._undo = self._undo, []
-        self._remove_tokens({before.index for _, before in undo if isinstance(before, Token)})
+        self._remove_tokens({before.number for _, before in undo if isinstance(before, Token)})
 
-    def _remove_tokens(self, indexes: set[int]) -> None:
+    def _remove_tokens(self, numbers: set[int]) -> None:
         """Unlink those that no entry holds, now or after a further roll-back."""
-        if indexes:
-            held = {entry.index for entry in self.entries.values() if isinstance(entry, Token)}
-            held.update(before.index for _, before in self._undo if isinstance(before, Token))
-            for index in indexes - held:
-                self.tokens.remove(index)
+        if numbers:
+            held = {entry.number for entry in self.entries.values() if isinstance(entry, Token)}
+            held.update(before.number for _, before in self._undo if isinstance(before, Token))
+            for number in numbers - held:
+                self.tokens.remove(number)
 
     def put(self, path: bytes, entry: Entry) -> None:
         """Stage `entry`. REQUIRES: inside a `step`."""
@@ -178,7 +178,7 @@ class Staging(View[Token]):
         """The operations that make the disk look like this view, one per path; empty where it does already.
 
         Deletes come first, then directories that go (deepest first), directories that come, and writes: so a file
-        can become a directory and back. Operations without a token have the index -1.
+        can become a directory and back. Operations without a token have the number -1.
         """
         self.tree.close()  # look afresh: other programs may have moved directories since
         for check in self.checks:
@@ -203,9 +203,9 @@ class Staging(View[Token]):
             if isinstance(entry, Token):
                 old = None if found is None else self._identity(path, found)
                 if old is None or old != entry.identity:
-                    writes.append(Operation(entry.index, "write", path, old, entry.identity, entry.digest, entry.meta))
+                    writes.append(Operation(entry.number, "write", path, old, entry.identity, entry.digest, entry.meta))
                 else:
-                    self.tokens.remove(entry.index)  # a file that was moved to where it is
+                    self.tokens.remove(entry.number)  # a file that was moved to where it is
             elif found is not None and kind != "dir":
                 if isinstance(entry, Directory) and (path, "file") not in self._may_go:
                     raise FileExistsError(errno.EEXIST, "has become a file", _paths.decode(path))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles import _layout, _metadata, _paths
 from txfiles._digest import Digest
-from txfiles._fs import release
+from txfiles._fs import release, write_all
 from txfiles._journal import Identity, Meta, Operation
 from txfiles.errors import ConflictError, UnsupportedFilesystemError
 
@@ -27,11 +26,10 @@ _WRITEBACK_EVERY = 8 << 20
 _TICK = 1_000_000_000  # ns; clocks of files are coarser than their unit
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """New content (`identity.link` is set: a symbolic link) waiting under the name `T.<index>`."""
+class Token(NamedTuple):
+    """New content (`identity.link` is set: a symbolic link) waiting under the name `T.<number>`."""
 
-    index: int
+    number: int
     identity: Identity
     digest: str
     meta: Meta
@@ -51,62 +49,69 @@ class Tokens:
         self._open: dict[int, int] = {}
         self._synced: set[int] = set()
 
-    def name(self, index: int) -> bytes:
-        return _layout.token(self.tid, index)
+    def name(self, number: int) -> bytes:
+        return _layout.token(self.tid, number)
 
     def reserve(self) -> int:
         """A number that no token of this transaction has had."""
         self._next += 1
         return self._next - 1
 
-    def new(self) -> Writer:
-        """Create an empty token (mode 0600, O_EXCL) to write to."""
-        index = self.reserve()
-        self._made.add(index)
-        return Writer(self, index, self.fs.create(self.at, self.name(index)))
+    def new(self, path: bytes) -> Writer:
+        """Create an empty token (mode 0600, O_EXCL) to write to; `path` is what errors are to name."""
+        number = self.reserve()
+        self._made.add(number)
+        try:
+            fd = self.fs.create(self.at, self.name(number))
+        except OSError as error:
+            _paths.give_name(error, path)
+            raise
+        return Writer(self, number, fd, path)
 
     def marker(self) -> int:
         """Create the empty token of an operation that brings no content; its number."""
-        index = self.reserve()
-        self._made.add(index)
-        self.fs.close(self.fs.create(self.at, self.name(index)))
-        return index
+        number = self.reserve()
+        self._made.add(number)
+        self.fs.close(self.fs.create(self.at, self.name(number)))
+        return number
 
-    def link_file(self, at: int, name: bytes, shown: str) -> Token:
-        """Make the file `name` itself the token, by a hard link: how a move keeps its content."""
-        index = self.reserve()
-        self._made.add(index)
-        self.hard_link(at, name, self.name(index), shown)
-        found = self.fs.stat(self.at, self.name(index))
-        meta = _metadata.read(self.fs, self.at, self.name(index), found)
+    def link_file(self, at: int, name: bytes, path: bytes) -> Token:
+        """Make the file `path` itself the token, by a hard link: how a move keeps its content."""
+        number = self.reserve()
+        self._made.add(number)
+        self.hard_link(at, name, self.name(number), path)
+        found = self.fs.stat(self.at, self.name(number))
+        meta = _metadata.read(self.fs, self.at, self.name(number), found)
         if stat.S_ISLNK(found.st_mode):
-            text = self.fs.readlink(self.at, self.name(index))
-            return Token(index, identity_of(found, text), digest_of_link(text), meta)
-        digest = digest_of_file(self.fs, self.at, self.name(index))
-        return Token(index, identity_of(found), digest, meta)
+            text = self.fs.readlink(self.at, self.name(number))
+            return Token(number, identity_of(found, text), digest_of_link(text), meta)
+        digest = digest_of_file(self.fs, self.at, self.name(number))
+        return Token(number, identity_of(found), digest, meta)
 
     def link_old(self, tree: Tree, op: Operation) -> Identity:
         """Link what a write replaces to its `.old`; the identity of what was linked."""
-        name = _layout.old(self.tid, op.index)
-        self._old.add(op.index)
-        shown = _paths.decode(op.path)
-        self.hard_link(*tree.at(op.path), name, shown)
+        name = _layout.old(self.tid, op.number)
+        self._old.add(op.number)
+        self.hard_link(*tree.at(op.path), name, op.path)
         found = self.fs.stat(self.at, name)
         assert op.old is not None
         if found.st_ino != op.old.ino and (now := tree.stat(op.path)) is not None and now.st_ino == op.old.ino:
+            shown = _paths.decode(op.path)
             message = f"the file system shows two names of the file {shown!r} with two inode numbers"
             raise UnsupportedFilesystemError(message, path=shown)
         if stat.S_ISLNK(found.st_mode):
             return identity_of(found, self.fs.readlink(self.at, name))
         if not stat.S_ISREG(found.st_mode):
+            shown = _paths.decode(op.path)
             raise ConflictError(f"{shown!r} is no longer a regular file", path=shown)
         return identity_of(found)
 
-    def hard_link(self, at: int, name: bytes, new: bytes, shown: str) -> None:
-        """link(2) into the private directory; says what it means when the place or the file forbids it."""
+    def hard_link(self, at: int, name: bytes, new: bytes, path: bytes) -> None:
+        """link(2) of `path` into the private directory; says what it means when the place or the file forbids it."""
         try:
             self.fs.link(at, name, self.at, new)
         except OSError as error:
+            shown = _paths.decode(path)
             if error.errno == errno.EXDEV:
                 message = f"{shown!r} is in another mount than the root, it cannot be replaced"
                 raise UnsupportedFilesystemError(message, path=shown) from error
@@ -118,46 +123,46 @@ class Tokens:
             raise OSError(error.errno, error.strerror, shown) from error
 
     def _can_link(self) -> bool:
-        index = self.marker()
+        number = self.marker()
         second = self.reserve()
         self._made.add(second)
         try:
-            self.fs.link(self.at, self.name(index), self.at, self.name(second))
+            self.fs.link(self.at, self.name(number), self.at, self.name(second))
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
                 raise
             return False
         finally:
-            self.remove(index)
+            self.remove(number)
             self.remove(second)
         return True
 
     def symlink(self, text: bytes) -> Token:
-        index = self.reserve()
-        self._made.add(index)
-        self.fs.symlink(text, self.at, self.name(index))
-        found = self.fs.stat(self.at, self.name(index))
-        meta = _metadata.read(self.fs, self.at, self.name(index), found)
-        return Token(index, identity_of(found, text), digest_of_link(text), meta)
+        number = self.reserve()
+        self._made.add(number)
+        self.fs.symlink(text, self.at, self.name(number))
+        found = self.fs.stat(self.at, self.name(number))
+        meta = _metadata.read(self.fs, self.at, self.name(number), found)
+        return Token(number, identity_of(found, text), digest_of_link(text), meta)
 
-    def remove(self, index: int) -> None:
+    def remove(self, number: int) -> None:
         """Unlink a token of this transaction that is no longer wanted; one that is gone already is no error."""
-        if (fd := self._open.pop(index, None)) is not None:
+        if (fd := self._open.pop(number, None)) is not None:
             release(self.fs, fd)
-        if index in self._made:
+        if number in self._made:
             with suppress(FileNotFoundError):
-                self.fs.unlink(self.at, self.name(index))
-            self._made.discard(index)
+                self.fs.unlink(self.at, self.name(number))
+            self._made.discard(number)
 
     def remove_all(self) -> None:
         """Unlink every token made so far; may be called again after an error or an interrupt."""
         self.drop()
-        for index in sorted(self._made):
-            self.remove(index)
-        for index in sorted(self._old):
+        for number in sorted(self._made):
+            self.remove(number)
+        for number in sorted(self._old):
             with suppress(FileNotFoundError):
-                self.fs.unlink(self.at, _layout.old(self.tid, index))
-            self._old.discard(index)
+                self.fs.unlink(self.at, _layout.old(self.tid, number))
+            self._old.discard(number)
 
     def close(self) -> None:
         """Close the descriptors that were kept for the sync round: all of them, then raises the first error."""
@@ -181,29 +186,29 @@ class Tokens:
         self._made.clear()
         self._old.clear()
 
-    def sync(self, index: int) -> Generator[Sync, None, None]:
+    def sync(self, number: int) -> Generator[Sync, None, None]:
         """Make content, size and metadata of a token durable (A3); may be called from any thread."""
-        if index in self._synced:
+        if number in self._synced:
             return
-        fd = self._open.get(index)
+        fd = self._open.get(number)
         if fd is not None:
             yield self.fs.sync_file, fd
             return
-        fd = self.fs.open_read(self.at, self.name(index))
+        fd = self.fs.open_read(self.at, self.name(number))
         try:
             yield self.fs.sync_file, fd
         finally:
             release(self.fs, fd)
 
-    def keep(self, index: int, fd: int, mode: int) -> None:
+    def keep(self, number: int, fd: int, mode: int) -> None:
         """Take over the descriptor that wrote a token: kept for the sync round, or closed where another can be had."""
         if len(self._open) < _KEEP_OPEN:
-            self._open[index] = fd
+            self._open[number] = fd
             return
         try:
             if self.durable and not mode & stat.S_IRUSR:
                 self.fs.sync_file(fd)
-                self._synced.add(index)
+                self._synced.add(number)
         finally:
             self.fs.close(fd)
 
@@ -211,9 +216,10 @@ class Tokens:
 class Writer:
     """The one way in which content gets into a token. Ends with `finish` or `discard`."""
 
-    def __init__(self, tokens: Tokens, index: int, fd: int) -> None:
-        self.index = index
+    def __init__(self, tokens: Tokens, number: int, fd: int, path: bytes) -> None:
+        self.number = number
         self.size = 0
+        self._path = path
         self._tokens = tokens
         self._fs = tokens.fs
         self._fd = fd
@@ -223,20 +229,20 @@ class Writer:
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Write all of `data`, however many system calls it takes; its length in bytes."""
         view = memoryview(data).cast("B")
-        for start in range(0, len(view), _STEP):
-            step = view[start : start + _STEP]
-            if not isinstance(view.obj, bytes):
-                step = memoryview(bytes(step))  # or what changes it meanwhile would part content and digest
-            self._digest.update(step)
-            while step:
-                done = self._fs.write(self._fd, step)
-                if done <= 0:
-                    raise OSError(errno.EIO, "a write made no progress")
-                self.size += done
-                step = step[done:]
-            if self._tokens.durable and self.size - self._started >= _WRITEBACK_EVERY:
-                self._fs.start_writeback(self._fd)
-                self._started = self.size
+        try:
+            for start in range(0, len(view), _STEP):
+                step = view[start : start + _STEP]
+                if not isinstance(view.obj, bytes):
+                    step = memoryview(bytes(step))  # or what changes it meanwhile would part content and digest
+                self._digest.update(step)
+                write_all(self._fs, self._fd, step)
+                self.size += len(step)
+                if self._tokens.durable and self.size - self._started >= _WRITEBACK_EVERY:
+                    self._fs.start_writeback(self._fd)
+                    self._started = self.size
+        except OSError as error:
+            _paths.give_name(error, self._path)
+            raise
         return len(view)
 
     def finish(self, meta: Meta, replaces: Identity | None) -> Token:
@@ -245,22 +251,26 @@ class Writer:
         Its mtime is later than that of what it replaces, also within one tick of the clock, so that a version
         never comes back.
         """
-        if self._tokens.durable:
-            self._fs.start_writeback(self._fd)
-        found = self._fs.fstat(self._fd)
-        meta = _metadata.apply(self._fs, self._fd, found, meta)
-        if replaces is not None and found.st_mtime_ns <= replaces.mtime_ns < found.st_mtime_ns + _TICK:
-            self._fs.set_mtime(self._fd, replaces.mtime_ns + 1)
+        try:
+            if self._tokens.durable:
+                self._fs.start_writeback(self._fd)
             found = self._fs.fstat(self._fd)
-        fd, self._fd = self._fd, -1
-        self._tokens.keep(self.index, fd, meta.mode)
-        return Token(self.index, identity_of(found), self._digest.hexdigest(), meta)
+            meta = _metadata.apply(self._fs, self._fd, found, meta)
+            if replaces is not None and found.st_mtime_ns <= replaces.mtime_ns < found.st_mtime_ns + _TICK:
+                self._fs.set_mtime(self._fd, replaces.mtime_ns + 1)
+                found = self._fs.fstat(self._fd)
+            fd, self._fd = self._fd, -1
+            self._tokens.keep(self.number, fd, meta.mode)
+        except OSError as error:
+            _paths.give_name(error, self._path)
+            raise
+        return Token(self.number, identity_of(found), self._digest.hexdigest(), meta)
 
     def discard(self) -> None:
         """Close and unlink the token; does nothing after `finish`."""
         if self._fd >= 0:
             self.close()
-            self._tokens.remove(self.index)
+            self._tokens.remove(self.number)
 
     def close(self) -> None:
         """Close the token and leave it where it is."""

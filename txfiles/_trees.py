@@ -107,7 +107,7 @@ def move(staging: Staging, source: bytes, target: bytes) -> None:
 def _move_file(staging: Staging, source: bytes, target: bytes) -> None:
     entry = staging.entries.get(source)
     if not isinstance(entry, Token):
-        entry = staging.tokens.link_file(*staging.tree.at(source), _paths.decode(source))
+        entry = staging.tokens.link_file(*staging.tree.at(source), source)
     staging.put(target, entry)
     staging.put(source, ABSENT)
 
@@ -166,7 +166,7 @@ def copy_content(staging: Staging, source: bytes, target: bytes, meta: Meta) -> 
     try:
         if not stat.S_ISREG(staging.fs.fstat(fd).st_mode):
             raise refuse_special(source)
-        writer = staging.tokens.new()
+        writer = staging.tokens.new(target)
         try:
             while chunk := staging.fs.read(fd, _CHUNK):
                 writer.write(chunk)

@@ -413,7 +413,7 @@ class FileTransaction:
             raise FileExistsError(errno.EEXIST, "the file exists", shown)
         if shown in self._writing:
             raise OSError(errno.EBUSY, "the file is open for writing already", shown)
-        writer = self._tokens.new()
+        writer = self._tokens.new(place.path)
         try:
             if how == "a" and exists:
                 for chunk in self._read_chunks(staging, place.path):
@@ -538,8 +538,11 @@ class FileTransaction:
     def _target(self, staging: Staging, path: AnyPath) -> Place:
         """Where a file is to be written: absent, or regular and not write-protected."""
         normal = _paths.normalize(path)
-        with _paths.Naming(normal):
+        try:
             place = staging.place(normal)
+        except OSError as error:
+            _paths.give_name(error, normal)
+            raise
         if place.meta is not None and not place.meta.mode & 0o222 and self._fs.ids()[0] != 0:
             raise PermissionError(errno.EACCES, "the file is write-protected", _paths.decode(place.path))
         return place
@@ -552,23 +555,21 @@ class FileTransaction:
         return resolved
 
     def _stage(self, staging: Staging, place: Place, chunks: Iterable[bytes | memoryview]) -> None:
-        naming = _paths.Naming(place.path)
-        with naming:
-            writer = self._tokens.new()
+        writer = self._tokens.new(place.path)
         try:
             for chunk in chunks:  # whose own errors are not about this file
                 self._require_open()  # a generator may have ended the transaction
-                with naming:
-                    writer.write(chunk)
-            with naming:
-                self._put(staging, place, writer)
+                writer.write(chunk)
+            self._put(staging, place, writer)
         finally:
             writer.discard()
 
     def _put(self, staging: Staging, place: Place, writer: Writer) -> None:
-        if place.meta is None:
-            staging.make_parents(place.path)
-        meta = staging.meta_for_new(place.path) if place.meta is None else place.meta
+        meta = place.meta
+        if meta is None:
+            with _paths.Naming(place.path):
+                staging.make_parents(place.path)
+                meta = staging.meta_for_new(place.path)
         staging.put(place.path, writer.finish(meta, place.identity))
 
     def _open_to_read(self, staging: Staging, path: AnyPath) -> int:

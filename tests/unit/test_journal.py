@@ -35,14 +35,14 @@ def operations(draw: st.DrawFn, index: int, path: bytes) -> Operation:
     kind = draw(st.sampled_from(_journal._KINDS))
     op = Operation(index, kind, path)  # type: ignore[arg-type]
     if kind == "write":
-        return replace(op, old=draw(st.none() | identities), new=draw(identities), digest=draw(hexes), meta=draw(metas))
-    return replace(op, old=draw(identities)) if kind == "delete" else replace(op, meta=draw(metas))
+        return op._replace(old=draw(st.none() | identities), new=draw(identities), digest=draw(hexes), meta=draw(metas))
+    return op._replace(old=draw(identities)) if kind == "delete" else op._replace(meta=draw(metas))
 
 
 @st.composite
 def journals(draw: st.DrawFn) -> Journal:
     paths = draw(st.lists(normal, min_size=1, max_size=5, unique=True))
-    indices = draw(st.lists(st.integers(0, _layout.MAX_INDEX), min_size=5, max_size=5, unique=True))
+    indices = draw(st.lists(st.integers(0, _layout.MAX_NUMBER), min_size=5, max_size=5, unique=True))
     above = sorted({parent for path in paths for parent in _paths.ancestors(path)})
     return Journal(
         tid=draw(st.text("0123456789abcdef", min_size=32, max_size=32)),
@@ -72,7 +72,7 @@ SAMPLE = Journal(
     ino=12,
     ops=(
         Operation(
-            index=0,
+            number=0,
             kind="write",
             path=b"d/caf\xe9 100%",
             old=Identity(1, 2, -3),
@@ -80,9 +80,9 @@ SAMPLE = Journal(
             digest=Digest().hexdigest(),
             meta=Meta(0o640, 1000, 100, (("user.k", b"\0v"),)),
         ),
-        Operation(index=1, kind="delete", path=b"gone", old=Identity(7, 8, 9, b"to")),
-        Operation(index=2, kind="mkdir", path=b"new", meta=Meta(0o755, 0, 0)),
-        Operation(index=3, kind="rmdir", path=b"was", meta=Meta(0o2755, 0, 0)),
+        Operation(number=1, kind="delete", path=b"gone", old=Identity(7, 8, 9, b"to")),
+        Operation(number=2, kind="mkdir", path=b"new", meta=Meta(0o755, 0, 0)),
+        Operation(number=3, kind="rmdir", path=b"was", meta=Meta(0o2755, 0, 0)),
     ),
     dirs=((b"", 2), (b"d", 3)),
 )

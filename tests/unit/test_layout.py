@@ -11,7 +11,7 @@ from txfiles._layout import Name
 
 TID = "0123456789abcdef" * 2
 tids = st.text("0123456789abcdef", min_size=32, max_size=32)
-indices = st.integers(0, _layout.MAX_INDEX)
+indices = st.integers(0, _layout.MAX_NUMBER)
 
 
 @given(tids, indices)
@@ -70,7 +70,7 @@ T = TID.encode()
             b"lock ",
             b"x" + T + b".1",
         ),
-        *(T + b".\xd9\xa1", _layout.token(TID, _layout.MAX_INDEX + 1)),
+        *(T + b".\xd9\xa1", _layout.token(TID, _layout.MAX_NUMBER + 1)),
     ],
     ids=repr,
 )
@@ -80,4 +80,4 @@ def test_anything_else_is_unknown(name: bytes) -> None:
 
 def test_the_private_directory_and_its_names_are_short_enough() -> None:
     assert _layout.PRIVATE == b".txfiles"
-    assert len(_layout.old(TID, _layout.MAX_INDEX)) < 100  # eCryptfs allows 143 bytes
+    assert len(_layout.old(TID, _layout.MAX_NUMBER)) < 100  # eCryptfs allows 143 bytes
