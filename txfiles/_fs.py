@@ -93,6 +93,7 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a FIFO that slipped in must not block us
 _LINUX = sys.platform == "linux"
+_UNREACHABLE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
 class KernelFS:
@@ -111,8 +112,9 @@ class KernelFS:
                     os.close(fd)
                 if found.startswith(b"/") and not found.endswith(b" (deleted)"):
                     return found
-            except OSError:
-                pass
+            except OSError as error:
+                if error.errno not in _UNREACHABLE:
+                    raise
         return os.path.realpath(path)
 
     def open_dir(self, at: int | None, name: bytes, *, follow: bool = False) -> int:

@@ -37,7 +37,11 @@ def locate(fs: FileSystem, root: AnyPath) -> bytes:
         raise InvalidPathError(
             "the root is empty" if not raw else "the root contains a NUL byte", path=_paths.decode(raw)
         )
-    root = fs.absolute(raw)
+    try:
+        root = fs.absolute(raw)
+    except OSError as error:
+        _paths.give_name(error, raw)
+        raise
     if any(map(_paths.is_private, root.split(b"/"))):
         _paths.refuse_private(_paths.decode(root))
     return root

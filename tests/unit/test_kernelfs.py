@@ -52,6 +52,25 @@ def test_absolute_is_one_spelling_for_a_directory(tmp_path: Path, monkeypatch: p
     assert {fs.absolute(path) for path in spellings} == {os.fsencode(tmp_path.resolve() / "d")}
 
 
+@pytest.mark.parametrize("name", ["new", "new/er", "file/below", "loop", "d (deleted)", "dangling", "x" * 300])
+def test_absolute_of_what_is_no_directory_is_that_of_realpath(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "d (deleted)").mkdir()
+    path = os.fsencode(tmp_path / name)
+    assert fs.absolute(path) == os.path.realpath(path)
+
+
+def test_absolute_raises_what_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> int:
+        raise OSError(errno.EIO, "Input/output error", b"a")
+
+    monkeypatch.setattr(os, "open", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        fs.absolute(os.fsencode(tmp_path))
+
+
 def test_open_dir_refuses_files_and_follows_links_only_when_told(tmp_path: Path, at: int) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "link").symlink_to("d")
