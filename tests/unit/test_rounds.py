@@ -21,7 +21,7 @@ import pytest
 from tests.support.boundary import doing
 from tests.support.inject import Fault, traced
 from tests.support.procs import run_python
-from txfiles import _fs, _fsyncs, _rounds
+from txfiles import _fs, _fsyncs, _rounds, recover, status
 
 if TYPE_CHECKING:
     from txfiles._rounds import Steps
@@ -377,3 +377,38 @@ def test_a_failed_write_is_raised_because_fsync_does_not_tell_of_it_again(tmp_pa
     """The kernel tells of a failed write once for each open descriptor, by whichever call asks first (fsync(2))."""
     done = traced(_TOGETHER, tmp_path, faults=[Fault("sync_file_range", error=error, when=4)])
     assert f"[Errno {getattr(errno, error)}]" in done.stderr
+
+
+_COMMIT = """
+    from txfiles import FileTransaction
+    _fsyncs._refused = False
+    with FileTransaction(sys.argv[1]) as tx:
+        for name in "abcd":
+            tx.write(name, b"before")
+    tx = FileTransaction(sys.argv[1]).begin()
+    for name in "abcd":
+        tx.write(name, b"after")
+    with region():
+        tx.commit()
+"""
+
+
+@pytest.mark.needs("strace")
+def test_a_commit_issues_its_first_round_together(tmp_path: Path) -> None:
+    done = traced(_COMMIT, tmp_path, calls=("io_submit", "fsync"))
+    done.check()
+    assert [call.name for call in done.calls] == ["io_submit", "fsync", "fsync"]
+    assert done.calls[0].result == "6"  # four files, the journal, the private directory
+
+
+@pytest.mark.needs("strace")
+@pytest.mark.parametrize("call", ["io_submit", "io_getevents"])
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGINT"])
+def test_killed_or_interrupted_in_a_round(tmp_path: Path, call: str, name: str) -> None:
+    done = traced(_COMMIT, tmp_path, faults=[Fault(call, signal=name)])
+    assert done.returncode != 0
+    assert ("KeyboardInterrupt" in done.stderr) == (name == "SIGINT")
+    if name == "SIGINT":
+        assert status(tmp_path).clean
+    recover(tmp_path)
+    assert {(tmp_path / letter).read_bytes() for letter in "abcd"} == {b"before"}
