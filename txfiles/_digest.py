@@ -8,8 +8,14 @@ and btrfs rely on for their own blocks.
 
 from __future__ import annotations
 
+import _thread
 import hashlib
 import zlib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 WHOLE = 1 << 20
 BLOCK = 1 << 20
@@ -42,6 +48,27 @@ class Digest:
             if self._size % BLOCK == 0:
                 self._hash.update(self._crc.to_bytes(4, "big"))
                 self._crc = 0
+
+    @contextmanager
+    def updated_beside(self, data: bytes | memoryview) -> Iterator[None]:
+        """`update` in another thread, beside a block that writes the data: both free the interpreter's lock."""
+        done = _thread.allocate_lock()
+        done.acquire()
+
+        def update() -> None:
+            try:
+                self.update(data)
+            finally:
+                done.release()
+
+        try:
+            _thread.start_new_thread(update, ())
+        except RuntimeError:  # no more threads to be had, or the interpreter is about to end
+            update()
+        try:
+            yield
+        finally:
+            done.acquire()
 
     def hexdigest(self) -> str:
         """64 hex digits."""

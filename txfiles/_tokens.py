@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _KEEP_OPEN = 16  # descriptors that wait for the sync round; further tokens are opened again for it
 _STEP = 1 << 20
+_BESIDE = 1 << 19  # bytes of a step from which a thread for its digest pays
 _WRITEBACK_EVERY = 8 << 20
 _TICK = 1_000_000_000  # ns; clocks of files are coarser than their unit
 
@@ -234,8 +235,12 @@ class Writer:
                 step = view[start : start + _STEP]
                 if not isinstance(view.obj, bytes):
                     step = memoryview(bytes(step))  # or what changes it meanwhile would part content and digest
-                self._digest.update(step)
-                write_all(self._fs, self._fd, step)
+                if len(step) < _BESIDE:
+                    self._digest.update(step)
+                    write_all(self._fs, self._fd, step)
+                else:
+                    with self._digest.updated_beside(step):
+                        write_all(self._fs, self._fd, step)
                 self.size += len(step)
                 if self._tokens.durable and self.size - self._started >= _WRITEBACK_EVERY:
                     self._fs.start_writeback(self._fd)

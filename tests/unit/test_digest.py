@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import hashlib
 import random
+import threading
 import zlib
 
 import pytest
@@ -63,3 +65,29 @@ def test_every_change_is_seen(size: int) -> None:
     others += [data[:n] + bytes(size - n) for n in range(size) if any(data[n:])]  # zeros
     others += [data[:n] + data[n + 16 : n + 32] + data[n : n + 16] + data[n + 32 :] for n in range(0, size - 31, 16)]
     assert _of(data) not in {_of(other) for other in others}
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_it_is_the_same_when_it_is_made_beside_the_writing(threads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    if not threads:
+        monkeypatch.setattr(_thread, "start_new_thread", refused)
+    content = random.Random(0).randbytes(5 << 20)
+    digest = Digest()
+    for start in range(0, len(content), 1 << 20):
+        with digest.updated_beside(content[start : start + (1 << 20)]):
+            pass
+    assert digest.hexdigest() == _of(content)
+
+
+def test_beside_is_at_the_same_time_and_ends_with_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = threading.Event()
+    monkeypatch.setattr(Digest, "update", lambda self, data: written.wait(20) and setattr(self, "_size", len(data)))
+    digest = Digest()
+    with pytest.raises(OSError, match="the disk"), digest.updated_beside(b"data"):
+        assert digest._size == 0
+        written.set()
+        raise OSError("the disk")
+    assert digest._size == 4
