@@ -84,7 +84,12 @@ def test_it_is_the_same_when_it_is_made_beside_the_writing(threads: bool, monkey
 
 def test_beside_is_at_the_same_time_and_ends_with_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     written = threading.Event()
-    monkeypatch.setattr(Digest, "update", lambda self, data: written.wait(20) and setattr(self, "_size", len(data)))
+
+    def update(self: Digest, data: bytes) -> None:
+        assert written.wait(20)
+        self._size = len(data)
+
+    monkeypatch.setattr(Digest, "update", update)
     digest = Digest()
     with pytest.raises(OSError, match="the disk"), digest.updated_beside(b"data"):
         assert digest._size == 0
