@@ -75,7 +75,7 @@ _RATIOS = [
     *(("save", f"{files} x 4096 B, rewritten", "txfiles", "atomic", 0.2) for files in (64, 256, 1024, 4096)),
     ("stream", f"{512 << 20} B", "txfiles", "write+fsync", 1.15),
     ("save", "4 x 2000 B, rewritten", "process", "rename", 1.5),
-    ("snapshot", "4 x 2000 B", "txfiles", "open+read", 2.0),
+    ("snapshot", "4 x 2000 B", "pinned", "open+read", 2.0),
     ("recovery", "10000 x 100 B", "txfiles", "apply", 1.5),
 ]
 
