@@ -93,6 +93,7 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a FIFO that slipped in must not block us
 _LINUX = sys.platform == "linux"
+_ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 _UNREACHABLE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
@@ -169,7 +170,7 @@ class KernelFS:
         os.symlink(text, name, dir_fd=at)
 
     def listdir(self, fd: int) -> list[bytes]:
-        return [os.fsencode(name) for name in os.listdir(fd)]
+        return [name.encode(_ENCODING, _ERRORS) for name in os.listdir(fd)]
 
     def mkdir(self, at: int | None, name: bytes, mode: int) -> None:
         os.mkdir(name, mode, dir_fd=at)

@@ -165,12 +165,14 @@ class Home:
     def _read(self, name: bytes, limit: int) -> bytes:
         fd = self.fs.open_read(self.private_fd, name)
         try:
-            if self.fs.fstat(fd).st_size > limit:
+            size = self.fs.fstat(fd).st_size
+            if size > limit:
                 shown = _paths.decode(name)
                 raise JournalCorruptError(f"{shown} is too large", path=shown)
-            chunks = []
-            while chunk := self.fs.read(fd, _CHUNK):
-                chunks.append(chunk)
+            chunks = [self.fs.read(fd, size + 1)]
+            if len(chunks[0]) != size:
+                while chunk := self.fs.read(fd, _CHUNK):
+                    chunks.append(chunk)
             return b"".join(chunks)
         finally:
             release(self.fs, fd)
@@ -245,19 +247,19 @@ def open_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
     In a sticky root, such as /tmp, anybody can make one, and with a journal in it have whoever recovers replace files
     that the sticky bit protects. So it must be the caller's, the root's owner's or the superuser's there.
     """
-    shown = _paths.decode(_paths.join(root, _layout.PRIVATE))
     try:
         fd = fs.open_dir(root_fd, _layout.PRIVATE)
     except OSError as error:
+        shown = _paths.decode(_paths.join(root, _layout.PRIVATE))
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
             raise NotADirectoryError(errno.ENOTDIR, "the private directory is not a directory", shown) from error
         error.filename = shown
         raise
     try:
-        parent, owner = fs.fstat(root_fd), fs.fstat(fd).st_uid
-        if parent.st_mode & stat.S_ISVTX and owner not in (fs.ids()[0], parent.st_uid, 0):
+        parent = fs.fstat(root_fd)
+        if parent.st_mode & stat.S_ISVTX and (owner := fs.fstat(fd).st_uid) not in (fs.ids()[0], parent.st_uid, 0):
             message = f"the private directory belongs to user {owner} in a sticky directory"
-            raise PermissionError(errno.EPERM, message, shown)
+            raise PermissionError(errno.EPERM, message, _paths.decode(_paths.join(root, _layout.PRIVATE)))
     except BaseException:
         release(fs, fd)
         raise

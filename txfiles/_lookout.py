@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import re
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from txfiles import _inventory, _journal, _layout, _paths
@@ -133,9 +132,11 @@ class Lookout:
 
     def _has_private(self) -> bool:
         if self.private_fd < 0:
-            with suppress(FileNotFoundError):
+            try:
                 self.private_fd = open_private(self.fs, self.root, self.root_fd)
-        return self.private_fd >= 0
+            except FileNotFoundError:
+                return False
+        return True
 
     def mark(self) -> Mark | None:
         """What changes whenever a transaction does anything; `None` as long as there is no private directory."""
@@ -244,11 +245,13 @@ class Lookout:
             release(self.fs, self.head_fd)
             self.head_fd = -1
         self.head, self._head_time = None, 0
-        if self.private_fd >= 0 or self._has_private():
-            with suppress(FileNotFoundError):
+        if self._has_private():
+            try:
                 self.head_fd = self.fs.open_read(self.private_fd, _layout.HEAD)
-                found = self.fs.fstat(self.head_fd)
-                self.head, self._head_time = (found.st_dev, found.st_ino), found.st_mtime_ns
+            except FileNotFoundError:
+                return
+            found = self.fs.fstat(self.head_fd)
+            self.head, self._head_time = (found.st_dev, found.st_ino), found.st_mtime_ns
 
     def read_head(self) -> Journal | None:
         """The adopted HEAD; `None` too for one that a power loss left unreadable, as for writers."""

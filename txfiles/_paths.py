@@ -89,11 +89,12 @@ def normalize(path: AnyPath, *, directory: bool = False) -> bytes:
 
     `..` is taken lexically. Raises `InvalidPathError` for what can never be a name below the root.
     """
-    return _normalized(to_bytes(path), directory)
+    return _normalized(path if type(path) is str else decode(to_bytes(path)), directory)
 
 
 @functools.lru_cache(_REMEMBERED)
-def _normalized(raw: bytes, directory: bool) -> bytes:
+def _normalized(path: str, directory: bool) -> bytes:
+    raw = to_bytes(path)
     shown = decode(raw)
     if not raw:
         raise InvalidPathError("the path is empty", path=shown)
