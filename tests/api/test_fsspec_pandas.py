@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,10 @@ import fsspec
 import pytest
 
 from tests.support.boundary import tree
-from txfiles import _fs, recover, status
+from txfiles import recover, status
 from txfiles.integrations import fsspec as module
 from txfiles.integrations.fsspec import TxFilesFileSystem
 from txfiles.testing import killed_at_call
-from txfiles.testing._faults import FaultyFS
 
 if TYPE_CHECKING:
     import pandas
@@ -174,22 +174,23 @@ def test_killed_between_the_tables(fs: TxFilesFileSystem, root: Path, written: i
 def test_killed_at_each_step(fs: TxFilesFileSystem, root: Path) -> None:
     """Before a call of the staging, of the commit, and of what comes after."""
     save(fs, 1)
-    counting = FaultyFS(_fs.KernelFS())
-    with _fs.use(counting):  # type: ignore[arg-type]
-        save(fs, 2)
 
     def save_until(call: int) -> None:
         with killed_at_call(call):
             save(fs, 2)
 
-    outcomes = set()
-    for call in range(2, counting.calls, 11):
+    outcomes = []
+    for call in count(2, 11):
         save(fs, 1)
-        assert was_killed(forked(partial(save_until, call)))
+        killed = was_killed(forked(partial(save_until, call)))
         recover(root)
-        outcomes.add(generation(root))
+        outcomes.append(generation(root))
         assert status(root).clean
-    assert outcomes == {1, 2}
+        if not killed:  # it makes fewer calls
+            break
+    assert outcomes == [1] * outcomes.count(1) + [2] * outcomes.count(2)
+    assert len(outcomes) > 10
+    assert outcomes.count(2) > 2
 
 
 def test_killed_at_random_times(fs: TxFilesFileSystem, root: Path) -> None:
