@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _thread
 import hashlib
+import sys
 import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -55,20 +56,29 @@ class Digest:
         done = _thread.allocate_lock()
         done.acquire()
 
+        failed: list[BaseException] = []
+
         def update() -> None:
             try:
                 self.update(data)
+            except BaseException as error:
+                failed.append(error)
             finally:
                 done.release()
 
         try:
-            _thread.start_new_thread(update, ())
+            if sys.is_finalizing():  # a thread would not come to its end
+                update()
+            else:
+                _thread.start_new_thread(update, ())
         except RuntimeError:  # no more threads to be had, or the interpreter is about to end
             update()
         try:
             yield
         finally:
             done.acquire()
+        if failed:
+            raise failed[0]
 
     def hexdigest(self) -> str:
         """64 hex digits."""

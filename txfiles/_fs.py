@@ -109,10 +109,10 @@ class KernelFS:
                 fd = os.open(path, os.O_PATH | _CLOEXEC)
                 try:
                     found = os.readlink(b"/proc/self/fd/%d" % fd)
+                    if os.path.samestat(os.fstat(fd), os.stat(found)):  # not one of another mount or root
+                        return found
                 finally:
                     os.close(fd)
-                if found.startswith(b"/") and not found.endswith(b" (deleted)"):
-                    return found
             except OSError as error:
                 if error.errno not in _UNREACHABLE:
                     raise

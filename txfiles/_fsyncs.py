@@ -18,17 +18,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-AT_ONCE = 128
+AT_ONCE = 64
 """As many descriptors as a `Batch` takes at most."""
 
 _LINUX64 = sys.platform == "linux" and sys.maxsize > 1 << 32
-_NUMBERS = {"x86_64": (206, 209, 208), "aarch64": (0, 2, 4), "riscv64": (0, 2, 4)}
-_SETUP, _SUBMIT, _GETEVENTS = _NUMBERS.get(os.uname().machine if _LINUX64 else "", (-1, -1, -1))
+_NUMBERS = {"x86_64": (206, 209, 208, 207), "aarch64": (0, 2, 4, 1), "riscv64": (0, 2, 4, 1)}
+_SETUP, _SUBMIT, _GETEVENTS, _DESTROY = _NUMBERS.get(os.uname().machine if _LINUX64 else "", (-1, -1, -1, -1))
 _REQUEST = struct.Struct("<QIiHhI40x")  # struct iocb of linux/aio_abi.h: data, key, flags, opcode, priority, fd
 _EVENT = struct.Struct("<QQqq")  # struct io_event: data, the request's address, the result, a second one
 _FSYNC = 2  # IOCB_CMD_FSYNC
+_PATIENCE = 1000  # interrupts of one batch
 _WRITE_AND_WAIT = 7  # of sync_file_range(2)
 _FORBIDDEN = (errno.ENOSYS, errno.EPERM, errno.EACCES)  # by a filter of system calls, as containers have
+# Answers of a worker that are none of the disk: it may lack what the caller may do (EOVERFLOW: FUSE in a user
+# namespace, before Linux 5.7).
+_NOT_SO = (errno.EOVERFLOW, errno.EINVAL, *_FORBIDDEN)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _start = ctypes.c_int64(0)
@@ -55,7 +59,12 @@ def take_context() -> ctypes.c_ulong | None:
     return None if _refused else context
 
 
-give_context = _idle.append
+def give_context(context: ctypes.c_ulong, batch: Batch | None) -> None:
+    """Take it back after the last batch. One with a request under way is ended; that waits for it (io_destroy(2))."""
+    if batch is None or batch.done:
+        _idle.append(context)
+    else:
+        _libc.syscall(_DESTROY, context)
 
 
 class Batch:
@@ -71,7 +80,8 @@ class Batch:
         self._written: list[int] = []  # what sync_file_range says of each
         self._error = errno.EIO  # of those that it failed for
         self._begun: list[int] = []  # how many io_submit has taken
-        self._alone: list[int] = []  # the errno of each of the rest
+        self._alone: dict[int, int] = {}  # the errno of each that was not done so
+        self._gone = False  # there is no answer to be had
         requests = [_REQUEST.pack(number, 0, 0, _FSYNC, 0, fd) for number, fd in enumerate(fds)]
         self._requests = ctypes.create_string_buffer(b"".join(requests))
         first = ctypes.addressof(self._requests)
@@ -80,19 +90,29 @@ class Batch:
 
     def run(self, interrupts: list[BaseException]) -> None:
         """Do all; an interrupt is added to the list, and ends nothing."""
-        while True:
+        for _ in range(_PATIENCE):
             try:
                 return self._go_on()
             except BaseException as interrupt:
                 interrupts.append(interrupt)
 
+    @property
+    def done(self) -> bool:
+        """Nothing of it is under way in the kernel."""
+        return not self._begun or self._taken() == len(self._ended())
+
     def codes(self) -> Sequence[int | None]:
-        """The errno of each, 0 where it was done; `None` for all of them if an interrupt came before `run` began."""
+        """The errno of each, 0 where it was done; `None` for all of them if an interrupt came before `run` began.
+
+        EIO for those of which nothing is known, as after two interrupts at once.
+        """
         if not self._begun:
             return [None] * len(self._fds)
-        codes = [0] * self._taken() + self._alone
+        codes = [errno.EIO] * len(self._fds)
         for number, _, result, _ in self._ended():
             codes[number] = -result
+        for number, code in self._alone.items():
+            codes[number] = code
         # A failed write counts: fsync does not tell of it again on this descriptor.
         return [code or (self._error if failed else 0) for code, failed in zip(codes, self._written, strict=True)]
 
@@ -102,14 +122,20 @@ class Batch:
         if len(self._written) < count:
             rest = self._fds[len(self._written) :]
             self._written.extend(map(_write, rest, repeat(_start), repeat(_start), repeat(_WRITE_AND_WAIT)))
-            self._error = ctypes.get_errno() or errno.EIO
+            if self._written.count(-1) == 1:
+                self._error = ctypes.get_errno()
+            if ctypes.get_errno() in _FORBIDDEN:
+                self._error = 0
         if not self._begun:
             self._begun.extend(map(_libc.syscall, [_SUBMIT], [self._context], [ctypes.c_long(count)], [self._pointers]))
-        while missing := self._taken() - len(self._ended()):
+        while (missing := self._taken() - len(self._ended())) and not self._gone:
             into = ctypes.byref(self._events, (self._taken() - missing) * _EVENT.size)
-            _libc.syscall(_GETEVENTS, self._context, ctypes.c_long(missing), ctypes.c_long(missing), into, None)
-        for fd in self._fds[self._taken() + len(self._alone) :]:
-            self._alone.append(_fsync(fd))
+            got = _libc.syscall(_GETEVENTS, self._context, ctypes.c_long(missing), ctypes.c_long(missing), into, None)
+            self._gone = got < 0 and ctypes.get_errno() != errno.EINTR
+        refused = [number for number, _, result, _ in self._ended() if -result in _NOT_SO]
+        for number in (*refused, *range(self._taken(), count)):
+            if number not in self._alone:
+                self._alone[number] = _fsync(self._fds[number])
 
     def _taken(self) -> int:
         return max(self._begun[0], 0)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = b""
 _REMEMBERED = 4096  # spellings of paths: most programs write the same files again and again
+_LONG = 1000  # characters; longer ones are not remembered
 _ENCODING = sys.getfilesystemencoding()
 
 
@@ -89,12 +90,17 @@ def normalize(path: AnyPath, *, directory: bool = False) -> bytes:
 
     `..` is taken lexically. Raises `InvalidPathError` for what can never be a name below the root.
     """
-    return _normalized(path if type(path) is str else decode(to_bytes(path)), directory)
+    if type(path) is str and len(path) < _LONG:
+        return _remembered(path, directory)
+    return _normalized(to_bytes(path), directory)
 
 
 @functools.lru_cache(_REMEMBERED)
-def _normalized(path: str, directory: bool) -> bytes:
-    raw = to_bytes(path)
+def _remembered(path: str, directory: bool) -> bytes:
+    return _normalized(to_bytes(path), directory)
+
+
+def _normalized(raw: bytes, directory: bool) -> bytes:
     shown = decode(raw)
     if not raw:
         raise InvalidPathError("the path is empty", path=shown)

@@ -59,10 +59,6 @@ class Traced(View[Held]):
         self._looked.add(path)
         return super().file(path)
 
-    def open_file(self, path: bytes) -> tuple[int, Stat]:
-        self._looked.add(path)
-        return super().open_file(path)
-
     def listdir(self, path: bytes) -> list[bytes]:
         self._listed.add(path)
         return super().listdir(path)

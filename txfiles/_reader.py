@@ -347,7 +347,9 @@ class Reader:
         if self._at_rest:
             return True
         self._lookout.tree.close()  # a directory that is kept open may have been removed and made anew
-        now, failed = attempt(question.again, view)
+        now, failed = attempt(question.again if error is None else question.ask, view)
+        if error is not None and failed is None:
+            question.drop(now)  # type: ignore[arg-type]
         if error is None or failed is None:
             same = error is failed and now == answer
         else:

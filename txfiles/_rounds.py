@@ -6,6 +6,7 @@ is given the error. On Linux the fsyncs of a round are issued at once; elsewhere
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import sys
@@ -15,11 +16,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
+    from txfiles import _fsyncs
+
     Sync = tuple[Callable[[int], None], int]
     Steps = Generator[Sync, None, None]
     Job = Callable[[], Steps]
 
 _NO_FAILURES = (FileNotFoundError, NotADirectoryError, StopIteration)  # what is gone needs no sync; a job ended
+_NO_MORE = (errno.EMFILE, errno.ENFILE)
 THREADS = 8
 PARALLEL_FROM = 12  # below this many jobs threads cost more than they bring
 
@@ -57,20 +61,16 @@ def run_here(jobs: Iterable[Job]) -> None:
     _raise_first(errors, outer)
 
 
-def _go_on(steps: Steps, sync: Callable[[int], None], fd: int, code: int | None = None) -> None:
-    """The rest of a job that has asked for a sync; `code` is its errno where it was done already."""
+def _go_on(steps: Steps, sync: Callable[[int], None], fd: int) -> None:
+    """The rest of a job that has asked for a sync."""
     try:
         while True:
             try:
-                if code is None:
-                    sync(fd)
-                elif code:
-                    raise OSError(code, os.strerror(code))
+                sync(fd)
             except BaseException as error:
                 sync, fd = steps.throw(error)
             else:
                 sync, fd = next(steps)
-            code = None
     except StopIteration:
         pass
 
@@ -83,37 +83,75 @@ def _run_together(jobs: list[Job], plain: Sequence[Callable[..., None]]) -> bool
         return False
     errors: list[BaseException] = []
     outer = sys.exception()
-    at_once = max(1, min(_fsyncs.AT_ONCE, _descriptors() // 8))
-    for start in range(0, len(jobs), at_once):
-        waiting: list[tuple[Steps, Callable[[int], None], int]] = []
-        batch = None
+    todo = deque(jobs)
+    part = None
+    try:
         try:
-            for job in jobs[start : start + at_once]:
-                try:
-                    steps = job()
-                    waiting.append((steps, *next(steps)))
-                except StopIteration:
-                    pass
-                except BaseException as error:
-                    errors.append(error)
-            if all(getattr(sync, "__func__", None) in plain for _, sync, _ in waiting):
-                batch = _fsyncs.Batch([fd for _, _, fd in waiting], context)
-                batch.run(errors)
-        except BaseException as interrupt:
-            errors.append(interrupt)
-        left = deque(zip(waiting, batch.codes() if batch else [None] * len(waiting), strict=True))
-        while left:  # none of the codes may be lost, wherever an interrupt comes
-            try:
-                while left:
-                    (steps, sync, fd), code = left[0]
-                    if inspect.getgeneratorstate(steps) != inspect.GEN_CLOSED:
-                        _go_on(steps, sync, fd, code)
-                    left.popleft()
-            except BaseException as error:
-                errors.append(error)
-    _fsyncs.give_context(context)
+            at_once = max(1, min(_fsyncs.AT_ONCE, _descriptors() // 8))
+            while todo:
+                part = _Part()
+                part.begin(todo, at_once, errors)
+                if all(getattr(sync, "__func__", None) in plain for _, sync, _ in part.waiting):
+                    part.batch = _fsyncs.Batch([fd for _, _, fd in part.waiting], context)
+                    part.batch.run(errors)
+                part.end(errors)
+        finally:
+            _fsyncs.give_context(context, None if part is None else part.batch)
+    except BaseException as interrupt:
+        errors.append(interrupt)
+        if part is not None:
+            part.end(errors)
     _raise_first(errors, outer)
     return True
+
+
+class _Part:
+    """Jobs that wait for their syncs, and for word of them."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Steps, Callable[[int], None], int]] = []
+        self.batch: _fsyncs.Batch | None = None
+        self._told = 0
+
+    def begin(self, todo: deque[Job], at_most: int, errors: list[BaseException]) -> None:
+        """Let jobs come to their sync, not more than there are descriptors for."""
+        while todo and len(self.waiting) < at_most:
+            job = todo.popleft()
+            try:
+                steps = job()
+                self.waiting.append((steps, *next(steps)))
+            except StopIteration:
+                pass
+            except OSError as error:
+                if error.errno in _NO_MORE and self.waiting:
+                    todo.appendleft(job)
+                    return
+                errors.append(error)
+            except BaseException as error:
+                errors.append(error)
+
+    def end(self, errors: list[BaseException]) -> None:
+        """Tell each job how its sync has ended, or do it now. No failure may be lost, wherever an interrupt comes."""
+        codes = self.batch.codes() if self.batch is not None else [None] * len(self.waiting)
+        while self._told < len(self.waiting):
+            steps, sync, fd = self.waiting[self._told]
+            try:
+                if inspect.getgeneratorstate(steps) != inspect.GEN_CLOSED:
+                    _tell(steps, sync, fd, codes[self._told])
+                self._told += 1
+            except BaseException as error:
+                errors.append(error)
+
+
+def _tell(steps: Steps, sync: Callable[[int], None], fd: int, code: int | None) -> None:
+    if code is None:
+        return _go_on(steps, sync, fd)
+    failure = OSError(code, os.strerror(code)) if code else None
+    try:
+        sync, fd = next(steps) if failure is None else steps.throw(failure)
+    except StopIteration:
+        return
+    _go_on(steps, sync, fd)
 
 
 def _descriptors() -> int:

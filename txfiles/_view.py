@@ -10,7 +10,6 @@ import stat
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from txfiles import _paths
-from txfiles._fs import release
 from txfiles._tree import Node, Tree, kind_of, resolve
 from txfiles.errors import InvalidPathError
 
@@ -39,7 +38,6 @@ class Directory(NamedTuple):
 
 
 ABSENT = Absent()
-_LOOK_CLOSER = (errno.ELOOP, errno.EMLINK, errno.ENXIO)  # of open(2): a link, elsewhere a link, a socket or a device
 C = TypeVar("C", bound=Content)
 
 
@@ -130,30 +128,6 @@ class View(Generic[C]):
         must_be_file(resolved, node)
         at, name = self.where(resolved)
         return at, name, self.fs.stat(at, name)
-
-    def open_file(self, path: bytes) -> tuple[int, Stat]:
-        """Open the regular file that a path, not yet resolved, leads to: descriptor and stat."""
-        if not self.entries and b"/" not in path:
-            try:
-                return self._open_regular(path, self.tree.root_fd, path)
-            except OSError as error:
-                if error.errno not in _LOOK_CLOSER:
-                    raise
-            except InvalidPathError:
-                pass
-        at, name, _ = self.file(path)
-        return self._open_regular(path, at, name)
-
-    def _open_regular(self, path: bytes, at: int, name: bytes) -> tuple[int, Stat]:
-        fd = self.fs.open_read(at, name)
-        try:
-            found = self.fs.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                raise refuse_special(path)
-        except BaseException:
-            release(self.fs, fd)
-            raise
-        return fd, found
 
     def where(self, path: bytes) -> tuple[int, bytes]:
         """Directory descriptor and name under which the content of a file in this view can be opened now."""

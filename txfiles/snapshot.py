@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
+import stat
 import threading
 import warnings
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txfiles import _json, _paths, _trees
 from txfiles._fs import release
 from txfiles._question import Question
 from txfiles._reader import Reader
-from txfiles._view import C, View, version_of
+from txfiles._view import C, View, refuse_special, version_of
 from txfiles.errors import ConflictError, TransactionClosedError
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ class Snapshot:
         self._reader: Reader | None = None
         self._fs = fs
         self._root = root
-        self._names = [_paths.normalize(name) for name in names]
+        self._names = [_normal(name) for name in names]
         self._pins = _Files(fs, self._names)
         self._timeout = timeout
         self._durable = durable
@@ -134,7 +136,7 @@ class Snapshot:
 
     def read(self, path: AnyPath) -> bytes:
         """The content of a file. Raises `SnapshotExpiredError`, `OSError` and `InvalidPathError`."""
-        name = _paths.normalize(path)
+        name = _normal(path)
         with self._mutex:
             reader = self._open_reader()
             if name in self._pinned:
@@ -183,9 +185,7 @@ class Snapshot:
 
     def version(self, path: AnyPath) -> str | None:
         """The version of a file, as `FileTransaction.version` tells it; `None` for a missing file."""
-        return self._ask(
-            "version", _paths.normalize(path), _version, lambda file: None if file is None else file.version
-        )
+        return self._ask("version", _normal(path), _version, lambda file: None if file is None else file.version)
 
     def _ask(
         self,
@@ -294,9 +294,17 @@ class _File:
 
 def _open(fs: FileSystem, view: View[C], path: bytes) -> _File:
     try:
-        fd, found = view.open_file(path)
+        at, name, _ = view.file(path)
+        fd = fs.open_read(at, name)
     except OSError as error:
-        error.filename = _paths.decode(path)
+        _paths.give_name(error, path)
+        raise
+    try:
+        found = fs.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise refuse_special(path)
+    except BaseException:
+        release(fs, fd)
         raise
     return _File(found, fd)
 
@@ -359,3 +367,10 @@ class _Names(Question[T]):
 
     def ask(self, view: View[Any]) -> T:
         return self._query(view, self._what)
+
+
+_normal_str = lru_cache(maxsize=1024)(_paths.normalize)
+
+
+def _normal(path: AnyPath) -> bytes:
+    return _normal_str(path) if isinstance(path, str) else _paths.normalize(path)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.as_user import as_user, public_directory
+from tests.support.procs import run_python
 from txfiles import FileStore, FileTransaction, JsonDocuments, _layout
 from txfiles.errors import (
     ConflictError,
@@ -35,6 +37,27 @@ def put(store: FileStore, **files: str) -> None:
 
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+UNREADABLE = """
+    from txfiles import FileStore, FileTransaction
+    with FileTransaction(sys.argv[1] + "/root", create=True) as tx:
+        tx.write("secret", "x")
+    os.chmod(sys.argv[1] + "/root/secret", 0)
+    for name in ("secret", "x" * 300):
+        with FileStore(sys.argv[1] + "/root", timeout=5).snapshot() as snap:
+            try:
+                snap.read(name)
+            except OSError as error:
+                print(error.errno, error.filename == name)
+"""
+
+
+@pytest.mark.needs("users")
+def test_an_error_is_an_answer_right_after_a_commit_too() -> None:
+    with public_directory(0o777) as where:
+        done = run_python(UNREADABLE, where, **as_user(65534))
+    assert done.check().stdout.split() == [str(errno.EACCES), "True", str(errno.ENAMETOOLONG), "True"]
 
 
 # -- reading --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.procs import run_python
 from txfiles import _digest
 from txfiles._digest import Digest
 
@@ -96,3 +97,29 @@ def test_beside_is_at_the_same_time_and_ends_with_the_block(monkeypatch: pytest.
         written.set()
         raise OSError("the disk")
     assert digest._size == 4
+
+
+def test_a_failure_beside_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def update(self: Digest, data: bytes) -> None:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(Digest, "update", update)
+    with pytest.raises(MemoryError, match="no more"), Digest().updated_beside(b"data"):
+        pass
+
+
+def test_it_ends_while_the_interpreter_does() -> None:
+    code = """
+        from txfiles._digest import Digest
+        class Late:
+            def __init__(self):
+                self.digest, self.write = Digest(), os.write
+            def __del__(self):
+                with self.digest.updated_beside(bytes(1 << 20)):
+                    pass
+                self.write(1, self.digest.hexdigest().encode())
+        late = Late()
+    """
+    digest = Digest()
+    digest.update(bytes(1 << 20))
+    assert digest.hexdigest() in run_python(code).check().stdout

@@ -62,6 +62,12 @@ def test_absolute_of_what_is_no_directory_is_that_of_realpath(tmp_path: Path, na
     assert fs.absolute(path) == os.path.realpath(path)
 
 
+def test_absolute_is_not_a_name_in_another_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What /proc tells of a directory whose mount has gone, or is outside of the root directory."""
+    monkeypatch.setattr(os, "readlink", lambda path, **_: os.fsencode(tmp_path.parent))
+    assert fs.absolute(os.fsencode(tmp_path)) == os.fsencode(tmp_path)
+
+
 def test_absolute_raises_what_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> int:
         raise OSError(errno.EIO, "Input/output error", b"a")

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -234,7 +235,7 @@ def fsync_all(fds: list[int]) -> Sequence[int | None]:
     batch = _fsyncs.Batch(fds, context)
     interrupts: list[BaseException] = []
     batch.run(interrupts)
-    _fsyncs.give_context(context)
+    _fsyncs.give_context(context, batch)
     assert interrupts == []
     return batch.codes()
 
@@ -282,47 +283,120 @@ def test_a_forked_child_and_threads_have_contexts_of_their_own(tmp_path: Path) -
 
 
 class Interrupt:
-    """Raises at the `number`-th event in the two modules."""
+    """Raises at each line or call in the two modules whose number is given."""
 
-    def __init__(self, number: int) -> None:
-        self.left = number
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers
+        self.seen = 0
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
         if not frame.f_code.co_filename.endswith(("/_rounds.py", "/_fsyncs.py")):
             return None
-        self.left -= 1
-        if self.left == 0:
-            sys.settrace(None)
+        self.seen += event in ("call", "line")
+        if event in ("call", "line") and self.seen in self.numbers:
             raise KeyboardInterrupt
         return self
 
 
-def test_no_interrupt_between_two_lines_hides_what_the_kernel_said(tmp_path: Path, pipe: int) -> None:
-    """A sync that has been made has told its job of the failure, or raises it, wherever the interrupt comes."""
+def interrupted(work: Callable[[], object], *numbers: int) -> tuple[bool, BaseException | None]:
+    """Whether there was an event of the first number, and what was raised."""
+    tracer = Interrupt(*numbers)
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        work()
+    except BaseException as error:
+        return tracer.seen >= numbers[0], error
+    finally:
+        sys.settrace(before)
+    return tracer.seen >= numbers[0], None
+
+
+@pytest.mark.parametrize("more", [(), (1,), (2,), (1, 2, 3)])
+def test_no_interrupt_makes_a_sync_done_that_is_not(tmp_path: Path, pipe: int, more: tuple[int, ...]) -> None:
     directory = os.open(tmp_path, os.O_RDONLY)
-    context = _fsyncs.take_context()
-    assert context is not None
     try:
         for number in itertools.count(1):
+            context = _fsyncs.take_context()
+            assert context is not None
             batch = _fsyncs.Batch([directory, pipe, directory], context)
-            interrupts: list[BaseException] = []
-            tracer = Interrupt(number)
-            sys.settrace(tracer)
-            try:
-                batch.run(interrupts)
-            except KeyboardInterrupt:
+            happened, _ = interrupted(lambda batch=batch: batch.run([]), number, *(number + n for n in more))  # type: ignore[misc]
+            made = {*batch._alone, *(number for number, *_ in batch._ended())}
+            assert {n for n, code in enumerate(batch.codes()) if code == 0} <= made, f"event {number}"
+            if not more:
                 assert batch.codes() in ([None] * 3, [0, errno.EINVAL, 0]), f"event {number}"
-                continue
-            finally:
-                sys.settrace(None)
-            assert batch.codes() == [0, errno.EINVAL, 0], f"event {number}"
-            if tracer.left > 0:
-                assert number > 10
-                assert interrupts == []
+            _fsyncs.give_context(context, batch)
+            assert fsync_here(tmp_path, 2) == [0, 0]
+            if not happened:
                 break
-            assert [type(interrupt) for interrupt in interrupts] == [KeyboardInterrupt]
+        assert number > 10
     finally:
         os.close(directory)
+
+
+def test_no_interrupt_hides_a_failure(tmp_path: Path, pipe: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells of it once. Only in the line that raises what was found can an interrupt come before it."""
+    asked: list[int] = []
+
+    def fsync(fd: int) -> int:
+        asked.append(fd)
+        return errno.EIO if len(asked) == 1 else 0
+
+    def job(fd: int) -> Steps:
+        yield fs.sync_dir, fd
+
+    monkeypatch.setattr(_fsyncs, "_fsync", fsync)
+    directory = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for number in itertools.count(1):
+            asked.clear()
+            jobs = [partial(job, fd) for fd in (directory, pipe, directory)]
+            happened, error = interrupted(lambda jobs=jobs: fs.run_all(jobs), number)  # type: ignore[misc]
+            if asked and not isinstance(error, OSError):
+                assert isinstance(error, KeyboardInterrupt)
+                lines = [summary.line for summary in traceback.extract_tb(error.__traceback__)]
+                assert "_raise_first(errors, outer)" in lines, f"event {number}: {lines}"
+            if not happened:
+                assert isinstance(error, OSError)
+                break
+        assert number > 50
+    finally:
+        os.close(directory)
+
+
+def test_what_a_worker_may_not_do_is_done_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EOVERFLOW of FUSE in a user namespace, say: it is no answer of the disk."""
+    real = _fsyncs.Batch._ended
+    here: list[int] = []
+    monkeypatch.setattr(
+        _fsyncs.Batch, "_ended", lambda batch: [(n, at, -errno.EOVERFLOW, 0) for n, at, _, _ in real(batch)]
+    )
+
+    def fsync(fd: int) -> int:
+        here.append(fd)
+        return errno.EIO if len(here) == 2 else 0
+
+    monkeypatch.setattr(_fsyncs, "_fsync", fsync)
+    assert sorted(code or 0 for code in fsync_here(tmp_path, 3)) == [0, 0, errno.EIO]
+
+
+def test_jobs_wait_while_there_are_no_more_descriptors(tmp_path: Path) -> None:
+    opened: set[int] = set()
+    done = []
+
+    def job() -> Steps:
+        if len(opened) == 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        opened.add(fd := os.open(tmp_path, os.O_RDONLY))
+        try:
+            yield fs.sync_dir, fd
+        finally:
+            os.close(fd)
+            opened.discard(fd)
+        done.append(1)
+
+    fs.run_all([job] * 20)
+    assert len(done) == 20
 
 
 @pytest.mark.needs("strace")
@@ -369,6 +443,20 @@ def test_all_data_is_written_before_the_first_fsync(tmp_path: Path) -> None:
         *["sync_file_range"] * 5,
         "io_submit",
     ]
+
+
+@pytest.mark.needs("strace")
+def test_a_filter_that_comes_later_forbids_only_what_is_a_hint(tmp_path: Path) -> None:
+    fault = Fault("sync_file_range", error="EPERM", when="2+")
+    done = traced(_TOGETHER, tmp_path, faults=[fault], calls=("io_submit", "fsync"))
+    done.check()
+    assert [call.name for call in done.calls if call.name != fault.call] == ["io_submit"]
+
+
+@pytest.mark.needs("strace")
+def test_where_no_answer_is_to_be_had_it_is_a_failure(tmp_path: Path) -> None:
+    done = traced(_TOGETHER, tmp_path, faults=[Fault("io_getevents", error="EINVAL", when="2+")])
+    assert "[Errno 5]" in done.stderr
 
 
 @pytest.mark.needs("strace")
