@@ -79,12 +79,14 @@ class Evidence:
     def _shows(self, recorded: Identity, found: Stat, op: Operation, *, private: bool = False) -> bool:
         """What was found, the target or with `private` the token, is the one recorded."""
         ino, size, mtime_ns, link = recorded
-        if not stat.S_ISREG(found.st_mode):
-            if link is None or not stat.S_ISLNK(found.st_mode):
-                return False
+        if stat.S_ISLNK(found.st_mode):
             at, name = (self.home.private_fd, self.token_name(op)) if private else self.home.tree.at(op.path)
             return self.fs.readlink(at, name) == link
-        if link is not None or found.st_size != size or found.st_mtime_ns != mtime_ns:
+        if (
+            link is not None
+            or not stat.S_ISREG(found.st_mode)
+            or (found.st_size, found.st_mtime_ns) != (size, mtime_ns)
+        ):
             return False
         return found.st_ino == ino or not self.same_tree
 
