@@ -99,11 +99,12 @@ def readers(
             written, *seen = _together([writer, *crowd], duration, [0.0, *([_PAUSE] * len(crowd))])
             commits.setdefault(name, []).append(len(written.waits) / duration)
             for tally in seen:
-                result.seconds.setdefault(name, []).extend(tally.waits)
+                if tally.waits:
+                    result.seconds.setdefault(name, []).extend(tally.waits)
                 torn[name] = torn.get(name, 0) + tally.torn
     for name, rates in commits.items():
         result.facts[name] = {"commits_per_second": statistics.median(rates)}
-        if name in torn:
+        if result.seconds.get(name):
             result.facts[name]["torn"] = torn[name] / len(result.seconds[name])
     return result
 

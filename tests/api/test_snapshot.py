@@ -41,11 +41,12 @@ def descriptors() -> int:
 
 UNREADABLE = """
     from txfiles import FileStore, FileTransaction
-    with FileTransaction(sys.argv[1] + "/root", create=True) as tx:
+    os.chdir(sys.argv[1])
+    with FileTransaction("state", create=True) as tx:
         tx.write("secret", "x")
-    os.chmod(sys.argv[1] + "/root/secret", 0)
+    os.chmod("state/secret", 0)
     for name in ("secret", "x" * 300):
-        with FileStore(sys.argv[1] + "/root", timeout=5).snapshot() as snap:
+        with FileStore("state", timeout=5).snapshot() as snap:
             try:
                 snap.read(name)
             except OSError as error:
