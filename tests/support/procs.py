@@ -122,8 +122,9 @@ class Child:
         """Wait until it is stopped (true) or has ended (false)."""
         until = time.monotonic() + timeout
         while not self._ended():
-            if os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG):
-                return True
+            with suppress(ChildProcessError):  # it has ended since
+                if os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG):
+                    return True
             assert time.monotonic() < until, f"the child neither stopped nor ended in {timeout} s"
             time.sleep(_TICK)
         return False
