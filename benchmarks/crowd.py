@@ -99,12 +99,11 @@ def readers(
             written, *seen = _together([writer, *crowd], duration, [0.0, *([_PAUSE] * len(crowd))])
             commits.setdefault(name, []).append(len(written.waits) / duration)
             for tally in seen:
-                if tally.waits:
-                    result.seconds.setdefault(name, []).extend(tally.waits)
+                result.seconds.setdefault(name, []).extend(tally.waits)
                 torn[name] = torn.get(name, 0) + tally.torn
     for name, rates in commits.items():
         result.facts[name] = {"commits_per_second": statistics.median(rates)}
-        if result.seconds.get(name):
+        if name in torn:
             result.facts[name]["torn"] = torn[name] / len(result.seconds[name])
     return result
 
@@ -193,7 +192,7 @@ def _play(player: Player, start: float, duration: float, pause: float, out: Conn
     with player() as turn:
         time.sleep(max(0.0, start - time.monotonic()))
         now = time.monotonic()
-        while now < start + duration:
+        while now < start + duration or not waits:  # once at least, however late it came
             torn += bool(turn())
             after = time.monotonic()
             waits.append(after - now)

@@ -6,7 +6,6 @@ import errno
 import stat
 import threading
 import warnings
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txfiles import _json, _paths, _trees
@@ -63,7 +62,7 @@ class Snapshot:
         self._reader: Reader | None = None
         self._fs = fs
         self._root = root
-        self._names = [_normal(name) for name in names]
+        self._names = [_paths.normalize(name) for name in names]
         self._pins = _Files(fs, self._names)
         self._timeout = timeout
         self._durable = durable
@@ -136,7 +135,7 @@ class Snapshot:
 
     def read(self, path: AnyPath) -> bytes:
         """The content of a file. Raises `SnapshotExpiredError`, `OSError` and `InvalidPathError`."""
-        name = _normal(path)
+        name = _paths.normalize(path)
         with self._mutex:
             reader = self._open_reader()
             if name in self._pinned:
@@ -185,7 +184,9 @@ class Snapshot:
 
     def version(self, path: AnyPath) -> str | None:
         """The version of a file, as `FileTransaction.version` tells it; `None` for a missing file."""
-        return self._ask("version", _normal(path), _version, lambda file: None if file is None else file.version)
+        return self._ask(
+            "version", _paths.normalize(path), _version, lambda file: None if file is None else file.version
+        )
 
     def _ask(
         self,
@@ -367,10 +368,3 @@ class _Names(Question[T]):
 
     def ask(self, view: View[Any]) -> T:
         return self._query(view, self._what)
-
-
-_normal_str = lru_cache(maxsize=1024)(_paths.normalize)
-
-
-def _normal(path: AnyPath) -> bytes:
-    return _normal_str(path) if isinstance(path, str) else _paths.normalize(path)
