@@ -31,9 +31,7 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None)
     """
     if journal.durability == "process":
         return
-    jobs: list[Job] = [
-        partial(tokens.sync, op.number) for op in journal.ops if op.new is not None and op.new.link is None
-    ]
+    jobs: list[Job] = [tokens.sync(op.number) for op in journal.ops if op.new is not None and op.new.link is None]
     jobs.append(partial(_sync_file, home, _layout.journal(journal.tid, "intent")))
     jobs.append(partial(_sync_dir, home, home.private_fd))
     jobs += [

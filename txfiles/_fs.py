@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
+import struct
 import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
@@ -94,6 +95,7 @@ _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a FIFO that slipped in must not block us
 _LINUX = sys.platform == "linux"
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+_REMEMBERED = 256  # roots
 _UNREACHABLE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
@@ -103,7 +105,21 @@ class KernelFS:
     lock_factory: Callable[..., object] | None = None
 
     def absolute(self, path: bytes) -> bytes:
-        """realpath(3); what is there the kernel resolves at once (proc(5)), which takes a fifth of the time."""
+        """realpath(3); what is there the kernel resolves at once (proc(5)), which takes a fifth of the time.
+
+        A name that has led to a directory before, and still leads to it, is not resolved again.
+        """
+        known = _resolved.get(path)
+        if known is not None and _identity(path, follow=True) == _identity(known[0], follow=False) == known[1]:
+            return known[0]
+        found = self._absolute(path)
+        if path.startswith(b"/") and (identity := _identity(found, follow=False)) is not None:
+            if len(_resolved) >= _REMEMBERED:
+                _resolved.clear()
+            _resolved[path] = found, identity
+        return found
+
+    def _absolute(self, path: bytes) -> bytes:
         if _LINUX:
             try:
                 fd = os.open(path, os.O_PATH | _CLOEXEC)
@@ -281,39 +297,52 @@ class KernelFS:
 
 
 _boot: str | None = None
+_resolved: dict[bytes, tuple[bytes, tuple[int, int]]] = {}  # the absolute path of a name, and what is there
+
+
+def _identity(path: bytes, *, follow: bool) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path, follow_symlinks=follow)
+    except OSError as error:
+        if error.errno not in _UNREACHABLE:
+            raise
+        return None
+    return found.st_dev, found.st_ino
 
 
 _lib: Any = None
 _OFF0: Any = None
+_Buffer: Any = None
+_STATX = struct.Struct("=I140xQ")  # stx_mask, stx_mnt_id
 
 
 def _libc() -> Any:
-    global _lib, _OFF0
+    global _lib, _OFF0, _Buffer
     if _lib is None:
         import ctypes
 
         _OFF0 = ctypes.c_int64(0)
+        _Buffer = ctypes.c_char * 256
         _lib = ctypes.CDLL(None, use_errno=True)
     return _lib
 
 
 def _statx_mount_id(at: int, name: bytes) -> int | None:
-    """statx(2): `stx_mnt_id`, 144 bytes in; `None` where the C library or the kernel (before 5.8) lacks it."""
-    import ctypes
-
+    """statx(2): `stx_mnt_id`, `None` where the C library or the kernel (before 5.8) lacks it."""
     call = getattr(_libc(), "statx", None)
     if call is None:
         return None
-    buffer = ctypes.create_string_buffer(256)
+    buffer = bytearray(256)
     flags = 0x100 | 0x800 | (0 if name else 0x1000)  # AT_SYMLINK_NOFOLLOW, AT_NO_AUTOMOUNT, AT_EMPTY_PATH
-    if call(at, name, flags, 0x1000, buffer) != 0:
+    if call(at, name, flags, 0x1000, _Buffer.from_buffer(buffer)) != 0:
+        import ctypes
+
         number = ctypes.get_errno()
         if number == errno.ENOSYS:
             return None
         raise OSError(number, os.strerror(number), os.fsdecode(name))
-    if not int.from_bytes(buffer.raw[:4], sys.byteorder) & 0x1000:
-        return None
-    return int.from_bytes(buffer.raw[144:152], sys.byteorder)
+    mask, mount = _STATX.unpack_from(buffer)
+    return int(mount) if mask & 0x1000 else None
 
 
 def _fdinfo_mount_id(fd: int) -> int:
@@ -326,12 +355,14 @@ def _fdinfo_mount_id(fd: int) -> int:
 
 def write_all(fs: FileSystem, fd: int, data: bytes | memoryview) -> None:
     """Write all of `data`, however many calls it takes: write(2) may write less than it was given."""
-    rest = memoryview(data)
+    rest = data
     while rest:
         done = fs.write(fd, rest)
+        if done == len(rest):
+            return
         if done <= 0:
             raise OSError(errno.EIO, "a write made no progress")
-        rest = rest[done:]
+        rest = memoryview(rest)[done:]
 
 
 def release(fs: FileSystem, *fds: int) -> None:

@@ -128,11 +128,11 @@ class Batch:
                 self._error = 0
         if not self._begun:
             self._begun.extend(map(_libc.syscall, [_SUBMIT], [self._context], [ctypes.c_long(count)], [self._pointers]))
-        while (missing := self._taken() - len(self._ended())) and not self._gone:
+        while (missing := self._taken() - len(ended := self._ended())) and not self._gone:
             into = ctypes.byref(self._events, (self._taken() - missing) * _EVENT.size)
             got = _libc.syscall(_GETEVENTS, self._context, ctypes.c_long(missing), ctypes.c_long(missing), into, None)
             self._gone = got < 0 and ctypes.get_errno() != errno.EINTR
-        refused = [number for number, _, result, _ in self._ended() if -result in _NOT_SO]
+        refused = [number for number, _, result, _ in ended if -result in _NOT_SO]
         for number in (*refused, *range(self._taken(), count)):
             if number not in self._alone:
                 self._alone[number] = _fsync(self._fds[number])

@@ -22,12 +22,13 @@ from txfiles.errors import (
 )
 
 if TYPE_CHECKING:
-    from txfiles._fs import FileSystem
+    from txfiles._fs import FileSystem, Stat
     from txfiles._paths import AnyPath
 
 _FORMAT = re.compile(rb"txfiles ([0-9]{1,9}) ([a-z]{1,32})\n")
 _FORMAT_AT_MOST = 4096  # bytes
 _CHUNK = 1 << 20
+_REMEMBERED = 256  # format files
 
 
 def locate(fs: FileSystem, root: AnyPath) -> bytes:
@@ -42,7 +43,7 @@ def locate(fs: FileSystem, root: AnyPath) -> bytes:
     except OSError as error:
         _paths.give_name(error, raw)
         raise
-    if any(map(_paths.is_private, root.split(b"/"))):
+    if _paths.has_private(root):
         _paths.refuse_private(_paths.decode(root))
     return root
 
@@ -58,13 +59,18 @@ class Home:
         self.tree = Tree(fs, root_fd, root)
         self.lock = make_lock(fs, private_fd, root)
         self.sync_failed = False
+        self._private: tuple[int, int] | None = None
 
     @classmethod
     def open(cls, fs: FileSystem, root: bytes, *, create: bool, durable: bool) -> Home:
         """Open for writing; makes the private directory, and with `create` the root, where they are missing."""
-        if create:
+        try:
+            root_fd = open_root(fs, root, " (create=True makes it)")
+        except FileNotFoundError:
+            if not create:
+                raise
             _make_directories(fs, root, durable=durable)
-        root_fd = open_root(fs, root, " (create=True makes it)")
+            root_fd = open_root(fs, root)
         try:
             private_fd = _make_private(fs, root, root_fd)
         except BaseException:
@@ -109,31 +115,35 @@ class Home:
     def require_in_place(self) -> None:
         """The root and the lock file are still those that were opened (or two writers would believe in two locks)."""
         self.lock.check()
-        mine = self.fs.fstat(self.root_fd)
+        if not (self._is_at_its_name() and self.is_in_place()):
+            shown = _paths.decode(self.root)
+            raise ConflictError(f"the root {shown!r} was moved or replaced since the transaction began", path=shown)
+
+    def _is_at_its_name(self) -> bool:
+        mine = _identity(self.fs.fstat(self.root_fd))
         with suppress(FileNotFoundError, NotADirectoryError):
-            fd = self.fs.open_dir(None, self.root, follow=True)
+            if _identity(self.fs.stat(None, self.root)) == mine:
+                return True
+            fd = self.fs.open_dir(None, self.root, follow=True)  # a link may lead there now
             try:
-                there = self.fs.fstat(fd)
+                return _identity(self.fs.fstat(fd)) == mine
             finally:
                 release(self.fs, fd)
-            if (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino) and self.is_in_place():
-                return
-        shown = _paths.decode(self.root)
-        raise ConflictError(f"the root {shown!r} was moved or replaced since the transaction began", path=shown)
+        return False
 
     def is_in_place(self) -> bool:
         """The private directory is still the one that was opened."""
+        if self._private is None:
+            self._private = _identity(self.fs.fstat(self.private_fd))
         try:
-            there = self.fs.stat(self.root_fd, _layout.PRIVATE)
+            return _identity(self.fs.stat(self.root_fd, _layout.PRIVATE)) == self._private
         except FileNotFoundError:
             return False
-        mine = self.fs.fstat(self.private_fd)
-        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
 
-    def share(self, fd: int) -> None:
+    def share(self, fd: int) -> Stat:
         """Let all read a file of our own who may write the private directory: its group, and its owner if root made it.
 
-        Or one run as root would lock the owner of the directory out.
+        Or one run as root would lock the owner of the directory out. Returns what the file was before.
         """
         file, private = self.fs.fstat(fd), self.fs.fstat(self.private_fd)
         shared = bool(private.st_mode & stat.S_IWGRP)
@@ -145,6 +155,7 @@ class Home:
         if shared:
             mode = stat.S_IMODE(file.st_mode)
             self.fs.chmod(fd, mode | (mode & 0o600) >> 3)
+        return file
 
     def names(self) -> list[bytes]:
         return self.fs.listdir(self.private_fd)
@@ -199,8 +210,12 @@ class Home:
 
     def format_is_ours(self) -> bool:
         """Whether `format` is there and ours; raises `JournalVersionError` where it is somebody else's."""
+        mark = _mark_of_format(self.fs, self.private_fd)
+        if mark in _known_formats:
+            return True
         text = self.read(_layout.FORMAT, _FORMAT_AT_MOST)
         if text == _layout.FORMAT_TEXT:
+            _remember_format(mark)
             return True
         match = _FORMAT.fullmatch(text or b"")
         if match is not None:
@@ -229,6 +244,35 @@ class Home:
     def refuse_without_format(self) -> RecoveryError:
         shown = _paths.decode(_paths.join(self.root, _layout.PRIVATE))
         return RecoveryError(f"{shown!r} holds a journal but no valid format file; nothing was touched", path=shown)
+
+
+_known_formats: set[tuple[int, int, int, int] | None] = set()
+
+
+def _remember_format(mark: tuple[int, int, int, int] | None) -> None:
+    if mark is not None:
+        if len(_known_formats) >= _REMEMBERED:
+            _known_formats.clear()
+        _known_formats.add(mark)
+
+
+def format_is_known(fs: FileSystem, private_fd: int) -> bool:
+    """Whether `format` is the file, unchanged, that this process has read before and found ours."""
+    return _mark_of_format(fs, private_fd) in _known_formats
+
+
+def _mark_of_format(fs: FileSystem, private_fd: int) -> tuple[int, int, int, int] | None:
+    if fs.lock_factory is not None:
+        return None  # simulated time is no time
+    try:
+        found = fs.stat(private_fd, _layout.FORMAT)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _identity(found: Stat) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def open_root(fs: FileSystem, root: bytes, hint: str = "") -> int:

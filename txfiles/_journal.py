@@ -119,14 +119,25 @@ class Head:
         return self.durable and self._dirs.get(_escape(path)) == ino
 
 
+_newest: tuple[bytes, Head] | None = None  # what was encoded or decoded last: most often the next HEAD to be read
+_REMEMBERED = 1 << 16  # bytes of one
+
+
 def decode_head(raw: bytes) -> Head | None:
     """The HEAD of a root; `None` where a power loss left that of a process transaction unreadable."""
+    global _newest
     import orjson
 
+    known = _newest
+    if known is not None and known[0] == raw:
+        return known[1]
     try:
-        return Head(orjson.loads(_body(raw, "HEAD")[1]))
+        head = Head(orjson.loads(_body(raw, "HEAD")[1]))
     except (JournalCorruptError, ValueError, KeyError, TypeError):
         return None
+    if len(raw) <= _REMEMBERED:
+        _newest = raw, head
+    return head
 
 
 def taint(boot: str) -> bytes:
@@ -135,21 +146,24 @@ def taint(boot: str) -> bytes:
 
 
 def encode(journal: Journal) -> bytes:
+    global _newest
     import orjson
 
-    body = orjson.dumps(
-        {
-            "id": journal.tid,
-            "seq": journal.seq,
-            "durability": journal.durability,
-            "boot": journal.boot,
-            "ino": journal.ino,
-            "two_phase": journal.two_phase,
-            "ops": [_encode_op(op) for op in journal.ops],
-            "dirs": [[_escape(path), ino] for path, ino in journal.dirs],
-        }
-    )
-    return b"txfiles journal %d %d %s\n%s" % (VERSION, len(body), _checksum(body), body)
+    fields = {
+        "id": journal.tid,
+        "seq": journal.seq,
+        "durability": journal.durability,
+        "boot": journal.boot,
+        "ino": journal.ino,
+        "two_phase": journal.two_phase,
+        "ops": [_encode_op(op) for op in journal.ops],
+        "dirs": [[_escape(path), ino] for path, ino in journal.dirs],
+    }
+    body = orjson.dumps(fields)
+    raw = b"txfiles journal %d %d %s\n%s" % (VERSION, len(body), _checksum(body), body)
+    if len(raw) <= _REMEMBERED:
+        _newest = raw, Head(fields)
+    return raw
 
 
 def decode(raw: bytes, name: str) -> Journal:

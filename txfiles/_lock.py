@@ -73,7 +73,7 @@ def is_locked(fs: FileSystem, private_fd: int) -> bool:
 
     Raises `OSError` when the lock file cannot be opened. Of a lock that is not the kernel's nothing is told: false.
     """
-    from filelock import lock_descriptor, unlock_descriptor
+    import filelock
 
     if fs.lock_factory is not None:
         return False
@@ -82,9 +82,9 @@ def is_locked(fs: FileSystem, private_fd: int) -> bool:
     except FileNotFoundError:
         return False
     try:
-        if not lock_descriptor(fd, blocking=False):
+        if not filelock.lock_descriptor(fd, blocking=False):
             return True
-        unlock_descriptor(fd)  # closing alone would leave it to a child that is forked right now (L3)
+        filelock.unlock_descriptor(fd)  # closing alone would leave it to a child that is forked right now (L3)
         return False
     except OSError as error:
         if error.errno == errno.EBADF:  # NFS locks only what is open for writing: then nobody can tell
@@ -157,7 +157,7 @@ class RootLock:
         ticket = self._ticket
         if ticket is None or not ticket.locked:
             raise TransactionClosedError(f"{self._path!r} is not locked by this transaction", path=self._path)
-        if not self._is_on_disk(ticket.fd):
+        if not self._is_on_disk(ticket):
             raise ConflictError(f"the lock file {self._path!r} was removed or replaced", path=self._path)
 
     def release(self) -> None:
@@ -183,7 +183,7 @@ class RootLock:
                     raise wait.timed_out()
                 wait.sleep()
                 ticket.queue.met_others()
-            if self._is_on_disk(ticket.fd):
+            if self._is_on_disk(ticket):
                 ticket.locked = True
                 return
             ticket.close()
@@ -200,13 +200,12 @@ class RootLock:
                 raise UnsupportedFilesystemError(message, path=self._path) from error
             raise self._named(error) from error
 
-    def _is_on_disk(self, fd: int) -> bool:
-        mine = self._fs.fstat(fd)
+    def _is_on_disk(self, ticket: _Ticket) -> bool:
         try:
             there = self._fs.stat(self._private_fd, LOCK)
         except FileNotFoundError:
             return False
-        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+        return (there.st_dev, there.st_ino) == ticket.identity
 
     def _named(self, error: OSError) -> OSError:
         return OSError(error.errno, f"{error.strerror} (the lock file)", self._path)
@@ -296,6 +295,7 @@ class _Ticket:
         self.turn.acquire()
         self.queue = _no_queue
         self.fd = -1
+        self.identity = (-1, -1)  # of the file that `fd` is open on
         self.locked = False
         self._fs = fs
         self._opening_at = -1
@@ -308,7 +308,9 @@ class _Ticket:
             if key not in _queues and len(_queues) >= _IDLE_QUEUES:
                 for idle in [k for k, queue in _queues.items() if not queue.tickets]:
                     del _queues[idle]
-            queue = _queues.setdefault(key, _Queue())
+            queue = _queues.get(key)
+            if queue is None:
+                queue = _queues[key] = _Queue()
             if any(ticket.owner == self.owner for ticket in queue.tickets):
                 return False
             self.queue = queue
@@ -331,16 +333,17 @@ class _Ticket:
     def open(self, private_fd: int, private: Stat) -> None:
         self._opening_at = private_fd
         try:
-            self.fd = open_lock_file(self._fs, private_fd, private)
+            self.fd, file = open_lock_file(self._fs, private_fd, private)
+            self.identity = file.st_dev, file.st_ino
         finally:
             self._opening_at = -1
 
     def try_lock(self) -> bool:
-        from filelock import lock_descriptor
+        import filelock
 
         self._unlock_due = True  # also if a Ctrl-C comes after the kernel's answer
         try:
-            self._unlock_due = lock_descriptor(self.fd, blocking=False)
+            self._unlock_due = filelock.lock_descriptor(self.fd, blocking=False)
         except OSError:
             self._unlock_due = False
             raise
@@ -348,7 +351,7 @@ class _Ticket:
 
     def close(self) -> None:
         """Unlock and close. Closing alone would leave the lock to a child that another thread forks right now (L3)."""
-        from filelock import unlock_descriptor
+        import filelock
 
         with self._closing:
             if self.fd < 0:
@@ -356,7 +359,7 @@ class _Ticket:
             try:
                 if self._unlock_due:
                     with suppress(OSError):  # closing frees it as well
-                        unlock_descriptor(self.fd)
+                        filelock.unlock_descriptor(self.fd)
             finally:
                 if self.locked:
                     self.queue.released = time.monotonic()
@@ -378,9 +381,10 @@ def _end(ticket: _Ticket) -> None:
     try:
         ticket.close()
         ticket.leave()
-    finally:  # once more, so that a Ctrl-C in the midst of it leaves nothing held
+    except BaseException:  # once more, so that a Ctrl-C in the midst of it leaves nothing held
         ticket.close()
         ticket.leave()
+        raise
 
 
 _fork_hooked = False

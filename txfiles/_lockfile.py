@@ -17,8 +17,8 @@ _ATTEMPTS = 50  # at a file that somebody is making, or removes again and again
 _PAUSE = 0.001  # seconds between them
 
 
-def open_lock_file(fs: FileSystem, private_fd: int, private: Stat) -> int:
-    """Open the lock file for writing, or make it; never through a symbolic link."""
+def open_lock_file(fs: FileSystem, private_fd: int, private: Stat) -> tuple[int, Stat]:
+    """Open the lock file for writing, or make it, and what it is; never through a symbolic link."""
     for attempt in range(_ATTEMPTS):
         try:
             fd = fs.open_append(private_fd, LOCK)  # no O_CREAT: fs.protected_regular forbids it, even to root
@@ -33,15 +33,14 @@ def open_lock_file(fs: FileSystem, private_fd: int, private: Stat) -> int:
             time.sleep(_PAUSE)  # another member of the group may be just making it, and not have shared it yet
             continue
         try:
-            _share(fs, fd, private)
+            return fd, _share(fs, fd, private)
         except BaseException:
             fs.close(fd)
             raise
-        return fd
     raise OSError(errno.EAGAIN, "made and removed again and again")
 
 
-def _share(fs: FileSystem, fd: int, private: Stat) -> None:
+def _share(fs: FileSystem, fd: int, private: Stat) -> Stat:
     """Let all lock who may write the private directory, whatever the umask; and its owner, if root made the file.
 
     Only a file of our own, empty and without another name: a stranger may have moved in one that is to stay private.
@@ -50,7 +49,7 @@ def _share(fs: FileSystem, fd: int, private: Stat) -> None:
     if not stat.S_ISREG(file.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
     if file.st_uid != euid or file.st_size or file.st_nlink != 1:
-        return
+        return file
     shared = private.st_mode & stat.S_IWGRP
     uid, gid = private.st_uid if euid == 0 else euid, private.st_gid if shared else file.st_gid
     mode = 0o660 if shared else 0o600
@@ -59,6 +58,7 @@ def _share(fs: FileSystem, fd: int, private: Stat) -> None:
             fs.chown(fd, uid, gid)
     if file.st_mode & mode != mode:
         fs.chmod(fd, mode)
+    return file
 
 
 def close_copies(fs: FileSystem, lock: Stat) -> None:

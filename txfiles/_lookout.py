@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 from txfiles import _inventory, _journal, _layout, _paths
 from txfiles._evidence import Evidence
 from txfiles._fs import release
-from txfiles._home import Home, open_private, open_root
+from txfiles._home import Home, format_is_known, open_private, open_root
 from txfiles._recover import check_format, judge
 from txfiles._tree import Tree
 from txfiles.errors import JournalCorruptError, RecoveryError
@@ -25,14 +25,10 @@ _UNDER_WAY = (b".committed", b".aborting", b".intent")
 _MANY = 200  # names that one getdents(2) surely returns; while more are listed, one of them can be renamed unseen
 _CHUNK = 1 << 20
 _HEADER = 160  # bytes of a journal that hold its checksum
-_REMEMBERED = 256  # roots, and files
+_REMEMBERED = 256  # roots
 _TICK = 0.05  # seconds; the kernel's is 0.01 at most
 _COARSE = 1_000_000  # ns; file systems with ticks of a second have times that this divides
 _CHECKSUM = re.compile(rb"txfiles journal [0-9]+ [0-9]+ ([0-9a-f]{32})")
-
-
-_known_formats: set[tuple[int, int, int, int] | None] = set()
-
 
 Mark = tuple[int, int, int]  # device, inode and mtime of the private directory
 
@@ -220,22 +216,10 @@ class Lookout:
 
     def require_format(self) -> None:
         """The private directory is one that we know. Raises `JournalVersionError` and `RecoveryError`."""
-        if self.private_fd < 0:
-            return
-        try:
-            found = self.fs.stat(self.private_fd, _layout.FORMAT)
-        except FileNotFoundError:
-            key = None
-        else:
-            key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-        if key in _known_formats:
+        if self.private_fd < 0 or format_is_known(self.fs, self.private_fd):
             return
         if not self.home.format_is_ours():
             check_format(self.home, _inventory.take(self.home))
-        elif key is not None:
-            if len(_known_formats) >= _REMEMBERED:
-                _known_formats.clear()
-            _known_formats.add(key)
 
     # -- HEAD ---------------------------------------------------------------------------------------------------
 

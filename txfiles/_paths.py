@@ -150,6 +150,11 @@ def is_private(part: bytes) -> bool:
     return part.lower() == PRIVATE or (not part.isascii() and decode(part).casefold() == decode(PRIVATE))
 
 
+def has_private(path: bytes) -> bool:
+    """Whether a private directory is among the components."""
+    return (PRIVATE in path.lower() or not path.isascii()) and any(map(is_private, path.split(b"/")))
+
+
 def one_name(path: bytes, other: bytes) -> InvalidPathError:
     """Two names that the file system takes for one: it ignores case, or the form of accents."""
     shown = decode(other)

@@ -1,7 +1,7 @@
 """Rounds of syncs: jobs that are done together, and that learn how their own sync has ended.
 
-A job is a generator function. It yields `(fs.sync_file, fd)` where it wants a sync, and goes on when that is done, or
-is given the error. On Linux the fsyncs of a round are issued at once; elsewhere by several threads.
+A job is a sync, `(fs.sync_file, fd)`, or a generator function that yields one where it wants it, and goes on when that
+is done, or is given the error. On Linux the fsyncs of a round are issued at once; elsewhere by several threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Sync = tuple[Callable[[int], None], int]
     Steps = Generator[Sync, None, None]
-    Job = Callable[[], Steps]
+    Job = Sync | Callable[[], Steps]
 
 _NO_FAILURES = (FileNotFoundError, NotADirectoryError, StopIteration)  # what is gone needs no sync; a job ended
 _NO_MORE = (errno.EMFILE, errno.ENFILE)
@@ -41,6 +41,9 @@ def run_all(jobs: Iterable[Job], plain: Sequence[Callable[..., None]]) -> None:
 
 def perform(job: Job) -> None:
     """Do a job by itself: each sync where it asks for it."""
+    if isinstance(job, tuple):
+        sync, fd = job
+        return sync(fd)
     steps = job()
     for sync, fd in steps:
         _go_on(steps, sync, fd)
@@ -87,7 +90,7 @@ def _run_together(jobs: list[Job], plain: Sequence[Callable[..., None]]) -> bool
     part = None
     try:
         try:
-            at_once = max(1, min(_fsyncs.AT_ONCE, _descriptors() // 8))
+            at_once = max(1, min(_fsyncs.AT_ONCE, descriptors() // 8))
             while todo:
                 part = _Part()
                 part.begin(todo, at_once, errors)
@@ -109,7 +112,7 @@ class _Part:
     """Jobs that wait for their syncs, and for word of them."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[Steps, Callable[[int], None], int]] = []
+        self.waiting: list[tuple[Steps | None, Callable[[int], None], int]] = []
         self.batch: _fsyncs.Batch | None = None
         self._told = 0
 
@@ -117,6 +120,9 @@ class _Part:
         """Let jobs come to their sync, not more than there are descriptors for."""
         while todo and len(self.waiting) < at_most:
             job = todo.popleft()
+            if isinstance(job, tuple):
+                self.waiting.append((None, *job))
+                continue
             try:
                 steps = job()
                 self.waiting.append((steps, *next(steps)))
@@ -136,8 +142,16 @@ class _Part:
         while self._told < len(self.waiting):
             steps, sync, fd = self.waiting[self._told]
             try:
+                code = codes[self._told]
+                if steps is None:
+                    if code:
+                        errors.append(_failure(code))
+                    self._told += 1
+                    if code is None:
+                        sync(fd)
+                    continue
                 if inspect.getgeneratorstate(steps) != inspect.GEN_CLOSED:
-                    _tell(steps, sync, fd, codes[self._told])
+                    _tell(steps, sync, fd, code)
                 self._told += 1
             except BaseException as error:
                 errors.append(error)
@@ -146,15 +160,18 @@ class _Part:
 def _tell(steps: Steps, sync: Callable[[int], None], fd: int, code: int | None) -> None:
     if code is None:
         return _go_on(steps, sync, fd)
-    failure = OSError(code, os.strerror(code)) if code else None
     try:
-        sync, fd = next(steps) if failure is None else steps.throw(failure)
+        sync, fd = steps.throw(_failure(code)) if code else next(steps)
     except StopIteration:
         return
     _go_on(steps, sync, fd)
 
 
-def _descriptors() -> int:
+def _failure(code: int) -> OSError:
+    return OSError(code, os.strerror(code))
+
+
+def descriptors() -> int:
     """How many this process may have."""
     import resource
 

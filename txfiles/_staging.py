@@ -51,19 +51,6 @@ class Staging(View[Token]):
         """All that is staged inside, or after an error nothing of it. Steps nest."""
         return _Step(self)
 
-    def _begin_step(self) -> tuple[int, int]:
-        self._depth += 1
-        return len(self._undo), len(self.expected)
-
-    def _end_step(self, mark: tuple[int, int], failed: bool) -> None:
-        self._depth -= 1
-        if failed:
-            while len(self.expected) > mark[1]:
-                self.expected.popitem()
-            self._roll_back(mark[0])
-        elif self._depth == 0:
-            self._forget_undo()
-
     def _roll_back(self, mark: int) -> None:
         dropped = set()
         while len(self._undo) > mark:
@@ -76,15 +63,15 @@ class Staging(View[Token]):
 
     def _forget_undo(self) -> None:
         undo, self._undo = self._undo, []
-        self._remove_tokens({before.number for _, before in undo if isinstance(before, Token)})
+        if dropped := {before.number for _, before in undo if isinstance(before, Token)}:
+            self._remove_tokens(dropped)
 
     def _remove_tokens(self, numbers: set[int]) -> None:
         """Unlink those that no entry holds, now or after a further roll-back."""
-        if numbers:
-            held = {entry.number for entry in self.entries.values() if isinstance(entry, Token)}
-            held.update(before.number for _, before in self._undo if isinstance(before, Token))
-            for number in numbers - held:
-                self.tokens.remove(number)
+        held = {entry.number for entry in self.entries.values() if isinstance(entry, Token)}
+        held.update(before.number for _, before in self._undo if isinstance(before, Token))
+        for number in numbers - held:
+            self.tokens.remove(number)
 
     def put(self, path: bytes, entry: Entry) -> None:
         """Stage `entry`. REQUIRES: inside a `step`."""
@@ -157,10 +144,10 @@ class Staging(View[Token]):
         if node is None:
             return Place(resolved, None, None)
         must_be_file(resolved, node)
-        entry = self.entries.get(resolved)
-        if isinstance(entry, Token):
+        if node.stat is None:
+            entry = self.entries[resolved]
+            assert isinstance(entry, Token)
             return Place(resolved, entry.identity, entry.meta)
-        assert node.stat is not None
         meta = _metadata.read(self.fs, *self.tree.at(resolved), node.stat)
         return Place(resolved, identity_of(node.stat), meta)
 
@@ -261,10 +248,19 @@ class _Step:
         self._staging = staging
 
     def __enter__(self) -> None:
-        self._mark = self._staging._begin_step()
+        staging = self._staging
+        staging._depth += 1
+        self._mark = len(staging._undo), len(staging.expected)
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        self._staging._end_step(self._mark, kind is not None)
+        staging = self._staging
+        staging._depth -= 1
+        if kind is not None:
+            while len(staging.expected) > self._mark[1]:
+                staging.expected.popitem()
+            staging._roll_back(self._mark[0])
+        elif staging._depth == 0:
+            staging._forget_undo()
 
 
 def require_version(path: bytes, found: str | None, wanted: str | None) -> None:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import errno
 import stat
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles import _layout, _metadata, _paths
 from txfiles._digest import Digest
 from txfiles._fs import release, write_all
 from txfiles._journal import Identity, Meta, Operation
+from txfiles._rounds import descriptors
 from txfiles.errors import ConflictError, UnsupportedFilesystemError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from txfiles._fs import FileSystem, Stat
-    from txfiles._rounds import Sync
+    from txfiles._rounds import Job, Sync
     from txfiles._tree import Tree
 
-_KEEP_OPEN = 16  # descriptors that wait for the sync round; further tokens are opened again for it
+_KEEP_OPEN = 16, 64  # descriptors that wait for the sync round, by the process's limit; other tokens are opened anew
 _STEP = 1 << 20
 _BESIDE = 1 << 19  # bytes of a step from which a thread for its digest pays
 _WRITEBACK_EVERY = 8 << 20
@@ -187,13 +189,13 @@ class Tokens:
         self._made.clear()
         self._old.clear()
 
-    def sync(self, number: int) -> Generator[Sync, None, None]:
-        """Make content, size and metadata of a token durable (A3); may be called from any thread."""
-        if number in self._synced:
-            return
+    def sync(self, number: int) -> Job:
+        """The job that makes content, size and metadata of a token durable (A3)."""
         fd = self._open.get(number)
-        if fd is not None:
-            yield self.fs.sync_file, fd
+        return partial(self._sync_anew, number) if fd is None else (self.fs.sync_file, fd)
+
+    def _sync_anew(self, number: int) -> Generator[Sync, None, None]:
+        if number in self._synced:
             return
         fd = self.fs.open_read(self.at, self.name(number))
         try:
@@ -203,7 +205,8 @@ class Tokens:
 
     def keep(self, number: int, fd: int, mode: int) -> None:
         """Take over the descriptor that wrote a token: kept for the sync round, or closed where another can be had."""
-        if len(self._open) < _KEEP_OPEN:
+        kept = len(self._open)
+        if kept < _KEEP_OPEN[0] or kept < min(_KEEP_OPEN[1], descriptors() // 16):
             self._open[number] = fd
             return
         try:
@@ -229,26 +232,32 @@ class Writer:
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Write all of `data`, however many system calls it takes; its length in bytes."""
-        view = memoryview(data).cast("B")
+        view = data if type(data) is bytes else memoryview(data).cast("B")
         try:
-            for start in range(0, len(view), _STEP):
-                step = view[start : start + _STEP]
-                if not isinstance(view.obj, bytes):
-                    step = memoryview(bytes(step))  # or what changes it meanwhile would part content and digest
-                if len(step) < _BESIDE:
-                    self._digest.update(step)
-                    write_all(self._fs, self._fd, step)
-                else:
-                    with self._digest.updated_beside(step):
-                        write_all(self._fs, self._fd, step)
-                self.size += len(step)
-                if self._tokens.durable and self.size - self._started >= _WRITEBACK_EVERY:
-                    self._fs.start_writeback(self._fd)
-                    self._started = self.size
+            if len(view) <= _STEP:
+                self._add(view)
+            else:
+                whole = memoryview(view)
+                for start in range(0, len(whole), _STEP):
+                    self._add(whole[start : start + _STEP])
         except OSError as error:
             _paths.give_name(error, self._path)
             raise
         return len(view)
+
+    def _add(self, step: bytes | memoryview) -> None:
+        if not isinstance(step, bytes) and not isinstance(step.obj, bytes):
+            step = bytes(step)  # or what changes it meanwhile would part content and digest
+        if len(step) < _BESIDE:
+            self._digest.update(step)
+            write_all(self._fs, self._fd, step)
+        else:
+            with self._digest.updated_beside(step):
+                write_all(self._fs, self._fd, step)
+        self.size += len(step)
+        if self.size - self._started >= _WRITEBACK_EVERY and self._tokens.durable:
+            self._fs.start_writeback(self._fd)
+            self._started = self.size
 
     def finish(self, meta: Meta, replaces: Identity | None) -> Token:
         """Give the token its metadata and start its write-back, without waiting.

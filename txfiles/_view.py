@@ -102,7 +102,7 @@ class View(Generic[C]):
         """Whether the disk has a say about a path without an entry: nothing above it was taken away."""
         if not self.entries:
             return True
-        while path:
+        while b"/" in path:
             path, _ = _paths.split(path)
             entry = self.entries.get(path)
             if entry is not None and not isinstance(entry, Directory):

@@ -266,8 +266,9 @@ class FileTransaction:
 
         try:
             run_to_end(end)
-        finally:  # whatever a signal handler raised in the midst of it
+        except BaseException:  # whatever a signal handler raised in the midst of it
             self._home.close()
+            raise
 
     def __enter__(self) -> Self:
         return self.begin()
@@ -607,13 +608,15 @@ class _Call:
         self._tx = tx
 
     def __enter__(self) -> Staging:
-        self._tx._require_mine()
-        self._tx._mutex.acquire()
+        tx = self._tx
+        tx._require_mine()
+        tx._mutex.acquire()
         try:
-            self._tx._require_open()
-            return self._tx._staging
+            if tx._state != "open":
+                tx._require_open()
+            return tx._staging
         except BaseException:
-            self._tx._mutex.release()
+            tx._mutex.release()
             raise
 
     def __exit__(self, *_: object) -> None:
@@ -641,14 +644,16 @@ def _refuse_slashes(source: Node | None, *paths: AnyPath) -> None:
             _paths.normalize(path)
 
 
-def _chunks(data: Data) -> Iterator[bytes | memoryview]:
+def _chunks(data: Data) -> Iterable[bytes | memoryview]:
+    if type(data) is bytes:
+        return (data,)
     if isinstance(data, str):
-        yield data.encode()
-        return
+        return (data.encode(),)
     view = _view(data)
-    if view is not None:
-        yield view
-        return
+    return (view,) if view is not None else _read_on(data)
+
+
+def _read_on(data: object) -> Iterator[bytes | memoryview]:
     read: Callable[[int], bytes] | None = getattr(data, "read", None)
     if read is not None:
         while chunk := _binary(read(_CHUNK)):  # an empty text is none either, nor is nothing yet an end

@@ -51,6 +51,7 @@ AT_MOST = 60  # CPU seconds for one scenario
 _IS_SYNC = re.compile(r"sync|_round$|^taint$")
 _CHANGES = {"create", "write", "rename", "unlink", "mkdir", "rmdir", "link", "symlink", "chmod", "chown", "set_xattr"}
 _ANY_ALL = ("any", "all")
+_NO_JOB = "lambda: (yield from ())"
 
 Node = ast.AST
 Function = ast.FunctionDef
@@ -97,11 +98,15 @@ def syncs(function: Function) -> Iterator[Change]:
         node = place.node
         if isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple):  # of a job for a round
             yield f"no {_name(node.value.elts[0])}", place.replaced(_expression("(yield from ())"))
+        if isinstance(node, ast.Tuple) and not isinstance(place.parent, ast.Yield) and _IS_SYNC.search(_first(node)):
+            yield f"no {_first(node)}", place.replaced(_expression(_NO_JOB))  # which is all of a job
         if not isinstance(node, ast.Call):
             continue
         name = _called(node)
         if name == "partial" and _IS_SYNC.search(_name(node.args[0])):
-            yield f"no {_name(node.args[0])}", place.replaced(_expression("lambda: (yield from ())"))
+            yield f"no {_name(node.args[0])}", place.replaced(_expression(_NO_JOB))
+        elif _IS_SYNC.search(name) and isinstance(place.parent, ast.ListComp):
+            yield f"no {name}", place.replaced(_expression(_NO_JOB))
         elif _IS_SYNC.search(name):
             yield f"no {name}", place.replaced(_expression("()" if isinstance(place.parent, ast.YieldFrom) else "None"))
             for argument in node.args:
@@ -249,6 +254,10 @@ def _expression(text: str) -> ast.expr:
 
 def _name(node: Node) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _first(node: ast.Tuple) -> str:
+    return _name(node.elts[0]) if node.elts else ""
 
 
 def _called(call: ast.Call) -> str:

@@ -195,12 +195,9 @@ def refused(kind: type[Exception], decision: Any = "keep-theirs") -> Callable[[S
 
     def step(fs: SimFS) -> None:
         before = fs.tree(skip_private=False)
-        try:
+        with pytest.raises(kind) as refusal:
             recover("/sim")
-        except kind:
-            pass
-        else:
-            raise AssertionError(f"recovery did not raise {kind.__name__}")
+        assert refusal.type is kind
         assert fs.tree(skip_private=False) == before
 
     return step
@@ -368,6 +365,10 @@ def a_link_for_a_token(fs: SimFS) -> None:
     name = private(fs, ".1")
     fs.remove(name)
     fs.put_symlink(name, "dir/one")
+
+
+def no_token(fs: SimFS) -> None:
+    fs.remove(private(fs, ".1"))
 
 
 def lone_old(fs: SimFS) -> None:
@@ -606,7 +607,7 @@ def write_only(fs: SimFS) -> None:
 def without_descriptors(change: Change) -> Callable[[SimFS], None]:
     def step(fs: SimFS) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("txfiles._tokens._KEEP_OPEN", 1)
+            patch.setattr("txfiles._tokens._KEEP_OPEN", (1, 1))
             commit(change)(fs)
 
     return step

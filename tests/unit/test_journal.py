@@ -57,6 +57,25 @@ def journals(draw: st.DrawFn) -> Journal:
 
 
 @given(journals())
+def test_a_head_is_the_same_from_what_was_written_and_from_what_is_read(journal: Journal) -> None:
+    raw = encode(journal)
+    written = _journal.decode_head(raw)
+    _journal.decode_head(encode(replace(journal, seq=journal.seq + 1)))  # which is remembered now
+    read = _journal.decode_head(raw)
+    assert read is not None
+    assert written is not None
+    assert read is not written
+    told = [(head.tid, head.seq, head.durable, head.paths) for head in (written, read)]
+    assert told[0] == told[1] == (journal.tid, journal.seq, journal.durability == "full", journal.paths)
+    for head in (written, read):
+        for op in journal.ops:
+            if op.new is not None:
+                assert head.vouches_for_file(op.path, op.new) == head.durable
+                assert not head.vouches_for_file(op.path, op.new._replace(ino=op.new.ino + 1))
+        assert all(head.vouches_for_dir(path, ino) == head.durable for path, ino in journal.dirs)
+
+
+@given(journals())
 def test_c08_any_journal_round_trips(journal: Journal) -> None:
     raw = encode(journal)
     assert decode(raw, "J") == journal

@@ -68,6 +68,39 @@ def test_absolute_is_not_a_name_in_another_mount(tmp_path: Path, monkeypatch: py
     assert fs.absolute(os.fsencode(tmp_path)) == os.fsencode(tmp_path)
 
 
+def test_absolute_is_asked_anew_when_a_name_leads_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, first, second = tmp_path / "link", tmp_path / "first", tmp_path / "second"
+    for directory in (first, second):
+        (directory / "same").mkdir(parents=True)
+    link.symlink_to("first")
+    for _ in range(3):
+        assert fs.absolute(os.fsencode(link)) == os.fsencode(first)
+        monkeypatch.chdir(first)
+        assert fs.absolute(b"same") == os.fsencode(first / "same")
+        monkeypatch.chdir(second)
+        assert fs.absolute(b"same") == os.fsencode(second / "same")
+    link.unlink()
+    link.symlink_to("second")
+    assert fs.absolute(os.fsencode(link)) == os.fsencode(second)
+    second.rename(tmp_path / "third")
+    second.symlink_to("third")
+    assert fs.absolute(os.fsencode(link)) == os.fsencode(tmp_path / "third")
+    assert fs.absolute(os.fsencode(second)) == os.fsencode(tmp_path / "third")
+
+
+def test_absolute_raises_what_passes_also_of_a_name_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fs.absolute(os.fsencode(tmp_path)) == os.fsencode(tmp_path)
+
+    def fails(*_: object, **__: object) -> os.stat_result:
+        raise OSError(errno.EIO, "Input/output error", b"a")
+
+    monkeypatch.setattr(os, "stat", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        fs.absolute(os.fsencode(tmp_path))
+
+
 def test_absolute_raises_what_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> int:
         raise OSError(errno.EIO, "Input/output error", b"a")

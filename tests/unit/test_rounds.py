@@ -166,7 +166,7 @@ def test_a_sync_that_is_not_the_kernels_is_called() -> None:
 def test_no_more_descriptors_than_a_part_of_those_that_there_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_rounds, "_descriptors", lambda: 64)
+    monkeypatch.setattr(_rounds, "descriptors", lambda: 64)
     opened: set[int] = set()
     most = 0
 
