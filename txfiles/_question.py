@@ -57,7 +57,7 @@ class Traced(View[Held]):
 
     def file(self, path: bytes) -> tuple[int, bytes, Stat]:
         self._looked.add(path)
-        return super().file(path)
+        return View.file(self, path)
 
     def listdir(self, path: bytes) -> list[bytes]:
         self._listed.add(path)

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from txfiles import _layout, _paths
 from txfiles._lock import is_locked
-from txfiles._lookout import NEVER, Gone, Look, Lookout, Moved, Standing, rest, unreadable
-from txfiles._overlay import Entries, Held, lay_after, lay_before, lay_directories_before
+from txfiles._lookout import AT_REST, NEVER, Gone, Look, Lookout, Moved, Standing, rest, unreadable
+from txfiles._overlay import Entries, lay_after, lay_before, lay_directories_before
 from txfiles._question import Question, Traced, attempt, expired
 from txfiles._recover import conflict, recover_locked
 from txfiles.errors import (
@@ -104,7 +104,7 @@ class Reader:
         A commit under way is given time to end; if its writer is dead, it is recovered. Raises `RecoveryError` and its
         kinds, `LockTimeoutError`, and `OSError`.
         """
-        patience = Patience(self._timeout)
+        patience: Patience | None = None
         self._hopeful = True
         while True:
             if self._fix(patience, follow):
@@ -112,10 +112,11 @@ class Reader:
                     return self.ask(first)
                 except (Moved, SnapshotExpiredError):
                     pass
+            patience = patience or Patience(self._timeout)
             patience.try_again(self._root)
             self._hopeful = False
 
-    def _fix(self, patience: Patience, follow: bool) -> bool:
+    def _fix(self, patience: Patience | None, follow: bool) -> bool:
         """Fix the state as it is now (R1); false if that has to be done again."""
         lookout = self._lookout
         self._taken: dict[str, int] = {}
@@ -124,7 +125,7 @@ class Reader:
         self._lost = False
         lookout.intents = None
         try:
-            if self._hopeful:
+            if patience is None:
                 self._hope(follow)
                 return True
             self._at_rest = False
@@ -144,17 +145,17 @@ class Reader:
     def _hope(self, follow: bool) -> None:
         """Take it for granted that no commit is under way. If it is not known (R5), the first look tells."""
         lookout = self._lookout
-        self._began = time.monotonic()
         self._mark = lookout.mark()
         version = NEVER if self._mark is None else rest.version(self._mark)
         self._at_rest = version is not None
+        self._began = 0.0 if self._at_rest else time.monotonic()
         if version is None or follow:
             lookout.adopt_head()
         if version is None:
             lookout.require_format()
             version = lookout.version()
         self.version = version
-        self._stand_at(Look(lookout.head, _NO_JOURNALS))
+        self._stand_at(AT_REST if lookout.head is None else Look(lookout.head, _NO_JOURNALS))
 
     def _examine(self, patience: Patience) -> bool:
         lookout = self._lookout
@@ -293,15 +294,14 @@ class Reader:
         return 0 if journal is None else journal.seq
 
     def _stand_at(self, look: Look) -> None:
-        self._view = Traced(self._fs, self._lookout.tree, self._held_at, self._entries(look))
+        self._view = Traced(self._fs, self._lookout.tree, self._lookout.held_at, self._entries(look))
         self._seen = look
-
-    def _held_at(self, held: Held) -> tuple[int, bytes]:
-        return self._lookout.private_fd, held.name
 
     def _entries(self, look: Look) -> Entries:
         """R3."""
         entries: Entries = {}
+        if not look.journals:
+            return entries
         for one in self._lookout.standing(look):
             if one.evidence.journal.tid in self._taken:
                 lay_after(one.evidence, entries)
@@ -321,6 +321,7 @@ class Reader:
         patience: Patience | None = None
         while not self._lost:
             view = self._view
+            view.is_still = self._at_rest
             view.forget()
             answer, error = attempt(question.ask, view)
             counts = False

@@ -44,9 +44,10 @@ class Tree:
 
     def close(self) -> None:
         """Close every directory but the root, and forget what was known about them."""
-        fds, self._open = list(self._open.values()), {}
+        if self._open:
+            fds, self._open = list(self._open.values()), {}
+            release(self.fs, *fds)
         self._same_mount = {_paths.ROOT}
-        release(self.fs, *fds)
 
     def open_dir(self, path: bytes) -> int:
         """A descriptor of the directory, good until some other directories have been opened. Not to be closed."""

@@ -42,7 +42,12 @@ C = TypeVar("C", bound=Content)
 
 
 class View(Generic[C]):
-    """Entries by resolved path, over the tree on disk. `held_at` tells where a content can be opened."""
+    """Entries by resolved path, over the tree on disk. `held_at` tells where a content can be opened.
+
+    `is_still`: an answer counts only if no transaction has begun meanwhile, so that a name leads to one file.
+    """
+
+    is_still = False
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import stat
 import threading
 import warnings
@@ -95,11 +96,12 @@ class Snapshot:
             raise TransactionClosedError("the snapshot was entered already; make a new one")
         reader = Reader(self._fs, self._root, self._timeout, durable=self._durable)
         try:
-            with _paths.Naming(self._root):
-                files = reader.begin(self._pins, follow=not self._names)
+            files = reader.begin(self._pins, follow=not self._names)
             self._pinned = dict(zip(self._names, files, strict=True))
-        except BaseException:
+        except BaseException as error:
             reader.close()
+            if isinstance(error, OSError):
+                _paths.give_name(error, self._root)
             raise
         self._reader = reader
         self._state_version = reader.version
@@ -137,9 +139,13 @@ class Snapshot:
         """The content of a file. Raises `SnapshotExpiredError`, `OSError` and `InvalidPathError`."""
         name = _paths.normalize(path)
         with self._mutex:
-            reader = self._open_reader()
+            reader = self._reader or self._open_reader()
             if name in self._pinned:
-                return self._content(name, self._pinned[name])
+                file = self._pinned[name]
+                if file is None or file.data is None:
+                    return self._content(name, file)
+                self._answers["file", name] = file
+                return file.data
             question = _Files(self._fs, (name,))
             try:
                 with _paths.Naming(name):
@@ -156,10 +162,8 @@ class Snapshot:
         self._answers["file", name] = FileNotFoundError if file is None else file
         if file is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", _paths.decode(name))
-        if file.data is not None:
-            return file.data
         with _paths.Naming(name):
-            return file.content(self._fs)
+            return file.content(self._fs) if file.data is None else file.data
 
     def read_text(self, path: AnyPath) -> str:
         """The same, decoded from UTF-8; newlines as they are. Raises `UnicodeDecodeError`."""
@@ -256,10 +260,10 @@ class _File:
 
     __slots__ = ("data", "fd", "stat")
 
-    def __init__(self, found: Stat, fd: int = -1) -> None:
+    def __init__(self, found: Stat, fd: int = -1, data: bytes | None = None) -> None:
         self.stat = found
         self.fd = fd
-        self.data: bytes | None = None
+        self.data = data
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -275,39 +279,43 @@ class _File:
     def content(self, fs: FileSystem) -> bytes:
         """REQUIRES: it is open."""
         fs.seek(self.fd, 0, 0)
-        return self._read(fs)
-
-    def load(self, fs: FileSystem) -> None:
-        """Keep the content instead of the descriptor."""
-        self.data = self._read(fs)
-        fd, self.fd = self.fd, -1
-        release(fs, fd)
-
-    def _read(self, fs: FileSystem) -> bytes:
-        data = fs.read(self.fd, self.stat.st_size + 1)
-        if len(data) == self.stat.st_size:
-            return data
-        chunks = [data]
-        while chunk := fs.read(self.fd, _CHUNK):
-            chunks.append(chunk)
-        return b"".join(chunks)
+        return _read(fs, self.fd, self.stat.st_size, b"")
 
 
-def _open(fs: FileSystem, view: View[C], path: bytes) -> _File:
+def _read(fs: FileSystem, fd: int, size: int, path: bytes) -> bytes:
+    """All of a file that had `size` bytes."""
+    data = fs.read(fd, size + 1)
+    if len(data) == size:
+        return data
+    if not stat.S_ISREG(fs.fstat(fd).st_mode):
+        raise refuse_special(path)
+    chunks = [data]
+    while chunk := fs.read(fd, _CHUNK):
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _open(fs: FileSystem, view: View[C], path: bytes, in_memory: float) -> _File:
+    """Open a file, or read it if it has at most so many bytes."""
     try:
-        at, name, _ = view.file(path)
+        at, name, found = view.file(path)
         fd = fs.open_read(at, name)
     except OSError as error:
         _paths.give_name(error, path)
         raise
     try:
-        found = fs.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise refuse_special(path)
-    except BaseException:
-        release(fs, fd)
-        raise
-    return _File(found, fd)
+        if not view.is_still:
+            found = fs.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise refuse_special(path)
+        if found.st_size > in_memory:
+            file, fd = _File(found, fd), -1
+        else:
+            file = _File(found, -1, _read(fs, fd, found.st_size, path))
+    finally:
+        if fd >= 0:
+            release(fs, fd)
+    return file
 
 
 def _identify(view: View[C], path: bytes) -> _File:
@@ -329,14 +337,12 @@ class _Files(Question[list[_File | None]]):
         try:
             for name in self._names:
                 try:
-                    file = _open(self._fs, view, name)
+                    file = _open(self._fs, view, name, _SMALL if kept < _KEEP_OPEN else math.inf)
                 except FileNotFoundError:
                     files.append(None)
                     continue
                 files.append(file)
-                if file.stat.st_size <= _SMALL or kept == _KEEP_OPEN:
-                    file.load(self._fs)
-                else:
+                if file.data is None:
                     kept += 1
         except BaseException:
             self.drop(files)

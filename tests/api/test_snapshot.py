@@ -6,13 +6,14 @@ import errno
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.as_user import as_user, public_directory
 from tests.support.procs import run_python
-from txfiles import FileStore, FileTransaction, JsonDocuments, _layout
+from txfiles import FileStore, FileTransaction, JsonDocuments, _fs, _layout
 from txfiles.errors import (
     ConflictError,
     DocumentError,
@@ -359,6 +360,62 @@ def test_a_root_at_rest_is_left_in_time(root: Path, store: FileStore) -> None:
         with store.snapshot(*names) as snap:
             assert snap.read("b") == b"staged"
         put(store, b="old")
+
+
+class _Meanwhile(_fs.KernelFS):
+    """Something happens between the look at a file and its opening; then `looks` counts those at open files."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act: Callable[[], object] | None = act
+        self.looks = 0
+
+    def open_read(self, at: int, name: bytes) -> int:
+        if name == b"a" and self._act is not None:
+            act, self._act = self._act, None
+            act()
+        return super().open_read(at, name)
+
+    def fstat(self, fd: int) -> os.stat_result:
+        self.looks += 1
+        return os.fstat(fd)
+
+
+@pytest.mark.parametrize("names", [(), ("a", "b")])
+def test_what_is_put_in_the_place_of_a_file_that_is_about_to_be_opened(
+    root: Path, store: FileStore, names: tuple[str, ...]
+) -> None:
+    def known_to_be_at_rest() -> None:
+        put(store, a="old a", b="old b")
+        for _ in range(3):
+            threading.Event().wait(0.1)
+            with store.snapshot("a") as snap:
+                snap.read("a")
+
+    def read(act: Callable[[], object]) -> tuple[bytes, bytes, int]:
+        known_to_be_at_rest()
+        with _fs.use(fs := _Meanwhile(act)), store.snapshot(*names) as snap:  # type: ignore[arg-type]
+            return snap.read("a"), snap.read("b"), fs.looks
+
+    def longer() -> None:
+        (root / "other").write_text("somebody's")
+        (root / "other").rename(root / "a")
+
+    def pipe() -> None:
+        (root / "a").unlink()
+        os.mkfifo(root / "a")
+
+    *contents, looks = read(lambda: None)
+    assert contents == [b"old a", b"old b"]
+    assert looks == 0 or not names
+    assert read(longer)[:2] == (b"somebody's", b"old b")
+    if names:
+        assert read(lambda: put(store, a="new", b="new"))[:2] == (b"new", b"new")
+    else:
+        with pytest.raises(SnapshotExpiredError):
+            read(lambda: put(store, a="new a", b="new b"))
+    with pytest.raises(InvalidPathError):
+        read(pipe)
+    os.unlink(root / "a")
 
 
 def test_descriptors_are_bounded(root: Path, store: FileStore) -> None:
