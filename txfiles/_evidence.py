@@ -93,7 +93,7 @@ class Evidence:
     def _digest(self, at: int, name: bytes, found: Stat) -> str | None:
         if stat.S_ISLNK(found.st_mode):
             return digest_of_link(self.fs.readlink(at, name))
-        return digest_of_file(self.fs, at, name) if stat.S_ISREG(found.st_mode) else None
+        return digest_of_file(self.fs, at, name, found.st_size) if stat.S_ISREG(found.st_mode) else None
 
     def is_file_or_link(self, op: Operation, token: Stat) -> bool:
         """The token of a write is of the kind that was staged: a rename would put anything else in place, too."""
@@ -105,13 +105,13 @@ class Evidence:
         assert op.new is not None
         if not self.is_file_or_link(op, token):
             return False
-        if op.new.link is None and (token.st_size != op.new.size or not self._has_meta(op, token)):
-            return False
-        return self._digest(self.home.private_fd, self.token_name(op), token) == op.digest
-
-    def _has_meta(self, op: Operation, token: Stat) -> bool:
         assert op.meta is not None
-        return _metadata.matches(self.fs, self.home.private_fd, self.token_name(op), token, op.meta)
+        at, name = self.home.private_fd, self.token_name(op)
+        if op.new.link is None and (
+            token.st_size != op.new.size or not _metadata.matches(self.fs, at, name, token, op.meta)
+        ):
+            return False
+        return self._digest(at, name, token) == op.digest
 
     # -- proof --------------------------------------------------------------------------------------------------
 
@@ -224,6 +224,8 @@ class Evidence:
 
     def _has_parent(self, op: Operation, coming: set[bytes], blocked: set[bytes]) -> bool:
         parent, _ = _paths.split(op.path)
+        if not parent:
+            return True
         if parent in coming or parent in blocked:
             return parent not in blocked
         found = self.home.tree.stat(parent)

@@ -42,7 +42,7 @@ class Pending:
 
 @dataclass(slots=True)
 class Inventory:
-    """`pending` is in the order of sequence numbers; `loose` are tokens and old files by transaction."""
+    """`pending` is in the order of sequence numbers; `loose` are the names of tokens and old files by transaction."""
 
     names: list[bytes]
     head: Head | None
@@ -78,19 +78,22 @@ def take(home: Home) -> Inventory:
         name = _layout.parse(raw)
         if name.kind == "permanent":
             continue
-        is_content = name.kind == "token" or name.kind == "old"
-        if name.kind == "unknown" or not _is_ours(home, raw, links=is_content):
-            unknown.append(raw)
-        elif name.kind == "token" or name.kind == "old":
+        if name.kind == "token" or name.kind == "old":
             loose.setdefault(name.tid, []).append(raw)
+        elif name.kind == "unknown" or not is_ours(home, raw):
+            unknown.append(raw)
         else:
             states.setdefault(name.tid, []).append(name.kind)
+    for tid in loose.keys() - states.keys():  # those of a journal are examined with it
+        present, loose[tid] = loose[tid], []
+        for raw in present:
+            (loose[tid] if is_ours(home, raw, links=True) else unknown).append(raw)
     found = [_pending(home, tid, present) for tid, present in states.items()]
     found.sort(key=lambda p: (-1 if p.journal is None else p.journal.seq, p.tid))
-    return Inventory(names, read_head(home), found, loose, unknown)
+    return Inventory(names, read_head(home), found, loose, sorted(unknown))
 
 
-def _is_ours(home: Home, name: bytes, *, links: bool) -> bool:
+def is_ours(home: Home, name: bytes, *, links: bool = False) -> bool:
     """A file of ours by its kind, too: what else bears such a name (a directory, a planted link) is not touched."""
     try:
         mode = home.fs.stat(home.private_fd, name).st_mode
@@ -126,6 +129,11 @@ def _pending(home: Home, tid: str, present: list[State]) -> Pending:
 def is_process(home: Home, name: bytes) -> bool:
     """Whether a journal (or HEAD) is marked, by being read-only, as one that was never synced."""
     return not home.fs.stat(home.private_fd, name).st_mode & 0o200
+
+
+def stays(home: Home, name: bytes, head: Head | None) -> bool:
+    """Whether a loose name is not ours to remove."""
+    return not is_ours(home, name, links=True) or keeps_old(home, name, head)
 
 
 def keeps_old(home: Home, name: bytes, head: Head | None) -> bool:

@@ -28,6 +28,7 @@ Durability = Literal["full", "process"]
 _KINDS = ("delete", "rmdir", "mkdir", "write")
 _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 _HEAD = re.compile(rb"txfiles journal ([0-9]{1,9}) ([0-9]{1,12}) ([0-9a-f]{64})\n")
+_TID, _BOOT, _DIGEST = map(re.compile, (r"[0-9a-f]{32}", r"[0-9a-f-]{0,64}", r"[0-9a-f]{64}"))
 _TAINT = re.compile(rb"sync failed ([0-9a-f-]{1,64})\n")
 
 
@@ -101,7 +102,8 @@ class Head:
         self.tid: str = _typed(body["id"], str)
         self.seq: int = _number(body["seq"])
         self.durable: bool = body["durability"] == "full"
-        self._ops: dict[str, dict[str, Any]] = {_typed(op["path"], str): op for op in _typed(body["ops"], list)}
+        ops: list[dict[str, Any]] = _typed(body["ops"], list)
+        self._ops = {_typed(op["path"], str): op for op in ops}
         self._dirs: dict[str, int] = dict(_typed(body["dirs"], list))
 
     @property
@@ -211,8 +213,11 @@ def _escape(path: bytes) -> str:
 
 
 def _unescape(text: Any) -> bytes:
-    raw = _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), _typed(text, str).encode())
-    if b"\0" in raw or _escape(raw) != text:
+    raw: bytes = _typed(text, str).encode()
+    escaped = b"%" in raw
+    if escaped:
+        raw = _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), raw)
+    if b"\0" in raw or (escaped and _escape(raw) != text):
         raise ValueError(f"{text!r} is not a name as a journal writes it")
     return raw
 
@@ -238,10 +243,10 @@ def _encode_identity(identity: Identity) -> list[Any]:
 
 def _decode_body(body: Any) -> Journal:
     journal = Journal(
-        tid=_matching(body["id"], r"[0-9a-f]{32}"),
+        tid=_matching(body["id"], _TID),
         seq=_number(body["seq"]),
         durability="full" if body["durability"] == "full" else _literal(body["durability"], "process"),
-        boot=_matching(body["boot"], r"[0-9a-f-]{0,64}"),
+        boot=_matching(body["boot"], _BOOT),
         ino=_number(body["ino"]),
         two_phase=_typed(body["two_phase"], bool),
         ops=tuple(_decode_op(op) for op in _typed(body["ops"], list)),
@@ -256,9 +261,9 @@ def _decode_body(body: Any) -> Journal:
     named = dict(journal.dirs)
     if len(named) != len(journal.dirs):
         raise ValueError("a directory is listed twice")
-    for op in journal.ops:
-        if any(parent not in named for parent in _paths.ancestors(op.path)):
-            raise ValueError(f"the directories of {op.path!r} are not listed")
+    for parent in {_paths.split(op.path)[0] for op in journal.ops}:
+        if any(above not in named for above in (*_paths.ancestors(parent), parent)):
+            raise ValueError(f"the directories above {parent!r} are not listed")
     return journal
 
 
@@ -270,41 +275,31 @@ def _decode_op(raw: Any) -> Operation:
         raise ValueError(f"unknown kind {kind!r}")
     if not _paths.is_normal(path):
         raise ValueError(f"{path!r} is not a path below the root")
-    op = Operation(
-        number=number,
-        kind=kind,
-        path=path,
-        old=_decode_identity(raw["old"]) if "old" in raw else None,
-        new=_decode_identity(raw["new"]) if "new" in raw else None,
-        digest=_matching(raw["digest"], r"[0-9a-f]{64}") if "digest" in raw else None,
-        meta=_decode_meta(raw["meta"]) if "meta" in raw else None,
-    )
-    needs = {
-        "write": (op.new, op.digest, op.meta),
-        "delete": (op.old,),
-        "mkdir": (op.meta,),
-        "rmdir": (op.meta,),
-    }
-    if any(field is None for field in needs[kind]):
+    old = _decode_identity(raw["old"]) if "old" in raw else None
+    new = _decode_identity(raw["new"]) if "new" in raw else None
+    digest = _matching(raw["digest"], _DIGEST) if "digest" in raw else None
+    meta = _decode_meta(raw["meta"]) if "meta" in raw else None
+    missing = old is None if kind == "delete" else meta is None
+    if missing or (kind == "write" and (new is None or digest is None)):
         raise ValueError(f"a field of the {kind} of {path!r} is missing")
-    return op
+    return Operation(number, kind, path, old, new, digest, meta)
 
 
 def _decode_identity(raw: Any) -> Identity:
-    ino, size, mtime, *link = _typed(raw, list)
-    if len(link) > 1:
-        raise ValueError("an identity has too many fields")
-    return Identity(_number(ino), _number(size), _typed(mtime, int), _unescape(link[0]) if link else None)
+    size = len(_typed(raw, list))
+    if not 3 <= size <= 4:
+        raise ValueError("an identity has three fields, or four")
+    return Identity(_number(raw[0]), _number(raw[1]), _typed(raw[2], int), _unescape(raw[3]) if size == 4 else None)
 
 
 def _decode_meta(raw: Any) -> Meta:
     mode, uid, gid, xattrs = _typed(raw, list)
     if not 0 <= _number(mode) <= 0o7777:
         raise ValueError(f"mode {mode} is out of range")
-    pairs = tuple((_paths.decode(_unescape(k)), bytes.fromhex(_typed(v, str))) for k, v in _typed(xattrs, list))
     if _number(uid) >= _NO_ID or _number(gid) >= _NO_ID:
         raise ValueError(f"owner {uid}:{gid} is out of range")
-    return Meta(mode, uid, gid, pairs)
+    pairs = ((_paths.decode(_unescape(k)), bytes.fromhex(_typed(v, str))) for k, v in _typed(xattrs, list))
+    return Meta(mode, uid, gid, tuple(pairs) if xattrs else ())
 
 
 def _directory(raw: Any) -> bytes:
@@ -321,16 +316,15 @@ def _typed(value: Any, kind: type) -> Any:
 
 
 def _number(value: Any) -> int:
-    number: int = _typed(value, int)
-    if number < 0:
-        raise ValueError(f"{number} is negative")
-    return number
+    if type(value) is not int or value < 0:
+        raise ValueError(f"a number, 0 or more, expected, not {str(value)[:80]!r}")
+    return value
 
 
-def _matching(value: Any, pattern: str) -> str:
+def _matching(value: Any, pattern: re.Pattern[str]) -> str:
     text: str = _typed(value, str)
-    if not re.fullmatch(pattern, text):
-        raise ValueError(f"{text[:80]!r} does not match {pattern}")
+    if not pattern.fullmatch(text):
+        raise ValueError(f"{text[:80]!r} does not match {pattern.pattern}")
     return text
 
 

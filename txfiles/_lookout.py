@@ -18,7 +18,6 @@ from txfiles.errors import JournalCorruptError, RecoveryError
 if TYPE_CHECKING:
     from txfiles._fs import FileSystem
     from txfiles._journal import Journal
-    from txfiles._overlay import Held
 
 NEVER = "0"  # the version of a state before the first commit
 
@@ -148,10 +147,6 @@ class Lookout:
         written. Simulated time is no time.
         """
         return mark is not None and 0 < self._head_time <= mark[2] and self.fs.lock_factory is None
-
-    def held_at(self, held: Held) -> tuple[int, bytes]:
-        """Where a file can be opened that an overlay has found in the private directory."""
-        return self.private_fd, held.name
 
     def look(self) -> Look:
         """Journals first: a commit that ends after they were listed replaces HEAD, and that is seen next.

@@ -140,9 +140,10 @@ def refuse_private(shown: str) -> NoReturn:
 
 def is_normal(path: bytes) -> bool:
     """Whether a path read from a journal is one that `normalize` could have returned for a file."""
-    if not path or b"\0" in path:
+    framed = b"/%s/" % path
+    if b"\0" in path or b"//" in framed:
         return False
-    return all(p not in (b"", b".", b"..") and not is_private(p) for p in path.split(b"/"))
+    return b"/." not in framed or not any(p in (b".", b"..") or is_private(p) for p in path.split(b"/"))
 
 
 def is_private(part: bytes) -> bool:

@@ -294,7 +294,8 @@ class Reader:
         return 0 if journal is None else journal.seq
 
     def _stand_at(self, look: Look) -> None:
-        self._view = Traced(self._fs, self._lookout.tree, self._lookout.held_at, self._entries(look))
+        lookout = self._lookout  # not `self`: a cycle would keep all of it until it is collected
+        self._view = Traced(self._fs, lookout.tree, lambda held: (lookout.private_fd, held.name), self._entries(look))
         self._seen = look
 
     def _entries(self, look: Look) -> Entries:

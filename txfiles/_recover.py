@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 OnConflict = Literal["raise", "keep-theirs", "roll-forward", "roll-back"]
 
+_JOURNALS = (b".intent", b".committed", b".aborting", b".prepared")
 _STATES = ("intent", "committed", "aborting", "prepared")
 _log = logging.getLogger("txfiles")
 
@@ -241,14 +242,15 @@ def _remove_loose(home: Home, found: Inventory, report: RecoveryReport) -> None:
     """Remove tokens and old files of transactions that are over. Those that a journal still needs stay."""
     if not found.loose:
         return
+    there = set(home.names())
+    live = {_layout.parse(name).tid for name in there if name.endswith(_JOURNALS)}
+    left = {tid: there.intersection(names) for tid, names in found.loose.items() if tid not in live}
+    if not any(left.values()):  # they went with their transactions
+        return
     head = _inventory.read_head(home)
-    there = home.names()
-    live = {_layout.parse(name).tid for name in there if _layout.parse(name).kind in _STATES}
-    for tid, names in found.loose.items():
-        if tid in live:
-            continue
-        for name in sorted(set(there).intersection(names)):  # the others went with their transaction
-            gone = not _inventory.keeps_old(home, name, head) and home.discard(name)
+    for names in left.values():
+        for name in sorted(names):
+            gone = not _inventory.stays(home, name, head) and home.discard(name)
             (report.removed if gone else report.unknown).append(_paths.decode(name))
 
 

@@ -88,7 +88,7 @@ class Tokens:
         if stat.S_ISLNK(found.st_mode):
             text = self.fs.readlink(self.at, self.name(number))
             return Token(number, identity_of(found, text), digest_of_link(text), meta)
-        digest = digest_of_file(self.fs, self.at, self.name(number))
+        digest = digest_of_file(self.fs, self.at, self.name(number), found.st_size)
         return Token(number, identity_of(found), digest, meta)
 
     def link_old(self, tree: Tree, op: Operation) -> Identity:
@@ -303,12 +303,16 @@ def digest_of_link(text: bytes) -> str:
     return digest.hexdigest()
 
 
-def digest_of_file(fs: FileSystem, at: int, name: bytes) -> str:
+def digest_of_file(fs: FileSystem, at: int, name: bytes, size: int) -> str:
+    """The digest of a file of `size` bytes; of all that is there if it has become longer."""
     digest = Digest()
     fd = fs.open_read(at, name)
     try:
-        while chunk := fs.read(fd, _STEP):
+        while chunk := fs.read(fd, min(size + 1, _STEP) if size >= 0 else _STEP):
             digest.update(chunk)
+            size -= len(chunk)
+            if not size:
+                break
     finally:
         release(fs, fd)
     return digest.hexdigest()

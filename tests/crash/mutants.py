@@ -36,7 +36,7 @@ PROTOCOL = ("_durable", "_protocol", "_recover", "_two_phase", "_tokens", "_home
 ORDERED = ("_durable", "_protocol", "_recover", "_two_phase")
 CHECKS = {  # where every condition counts: the functions of each module, all of them where none is named
     "_evidence": "",
-    "_inventory": "take _is_ours _pending is_process keeps_old",
+    "_inventory": "take is_ours _pending is_process stays keeps_old",
     "_recover": "check_format ensure_format _recover_one judge _is_whole _require_untainted decide _remove_loose",
     "_protocol": "_secure _apply_delete _apply_directory _apply_write _make_parents _undo_write _undo_delete "
     "_undo_directory",

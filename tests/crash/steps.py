@@ -367,6 +367,16 @@ def a_link_for_a_token(fs: SimFS) -> None:
     fs.put_symlink(name, "dir/one")
 
 
+def a_directory_among_tokens(fs: SimFS) -> None:
+    name = private(fs, ".committed").replace(".committed", ".9")
+    fs.mkdirs(name)
+
+
+def directory_is_kept(fs: SimFS) -> None:
+    (name,) = [name for name in fs.names(PRIVATE) if name.endswith(".9")]
+    assert recover("/sim").unknown == [name]
+
+
 def no_token(fs: SimFS) -> None:
     fs.remove(private(fs, ".1"))
 
