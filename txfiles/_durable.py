@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from txfiles import _layout, _paths
 from txfiles._fs import release
 from txfiles._rounds import perform
+from txfiles._tokens import JOURNAL
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -32,7 +33,7 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None)
     if journal.durability == "process":
         return
     jobs: list[Job] = [tokens.sync(op.number) for op in journal.ops if op.new is not None and op.new.link is None]
-    jobs.append(partial(_sync_file, home, _layout.journal(journal.tid, "intent")))
+    jobs.append(tokens.sync(JOURNAL))
     jobs.append(partial(_sync_dir, home, home.private_fd))
     jobs += [
         partial(_sync_old, home, journal, op)
@@ -113,6 +114,9 @@ def _sync_old(home: Home, journal: Journal, op: Operation) -> Generator[Sync, No
 
 
 def _sync_directory(home: Home, path: bytes) -> Generator[Sync, None, None]:
+    if not path:
+        yield from _sync_dir(home, home.root_fd)
+        return
     try:
         fd = home.tree.walk(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -11,7 +11,6 @@ import errno
 import os
 import struct
 import sys
-from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +46,10 @@ if hasattr(os, "register_at_fork"):
 def take_context() -> ctypes.c_ulong | None:
     """What a `Batch` needs; `None` where the kernel has none for this process. To be given back: it is dear to make."""
     global _refused
-    with suppress(IndexError):
+    try:
         return _idle.pop()
+    except IndexError:
+        pass
     context = ctypes.c_ulong(0)
     if _refused or _libc.syscall(_SETUP, ctypes.c_long(AT_ONCE), ctypes.byref(context)) != 0:
         _refused = _refused or ctypes.get_errno() in _FORBIDDEN

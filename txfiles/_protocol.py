@@ -140,7 +140,7 @@ def _write_intent(
         if durability == "full":
             fs.start_writeback(fd)
     finally:
-        fs.close(fd)
+        tokens.keep_journal(fd)
     return journal
 
 
@@ -160,7 +160,8 @@ def _secure(home: Home, staging: Staging, op: Operation) -> Operation:
 
 
 def _directories(home: Home, operations: list[Operation]) -> tuple[tuple[bytes, int], ...]:
-    paths = {parent for op in operations for parent in _paths.ancestors(op.path)}
+    paths = {_paths.split(op.path)[0] for op in operations}
+    paths.update(*map(_paths.ancestors, paths))
     paths.update(op.path for op in operations if op.kind == "mkdir")
     out = []
     for path in sorted(paths):
@@ -459,8 +460,10 @@ def _make_parents(home: Home, op: Operation) -> None:
 def settle(home: Home, journal: Journal) -> None:
     """The journal becomes HEAD; then the old and the deleted files go. REQUIRES: all done and durable (I4)."""
     committed = _layout.journal(journal.tid, "committed")
-    with suppress(FileNotFoundError):  # an interrupt hit between the rename and its return
+    try:  # noqa: SIM105 (in every commit)
         home.fs.rename(home.private_fd, committed, home.private_fd, _layout.HEAD)
+    except FileNotFoundError:  # an interrupt hit between the rename and its return
+        pass
     _remove_leftovers(home, journal)
 
 

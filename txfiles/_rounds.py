@@ -94,7 +94,8 @@ def _run_together(jobs: list[Job], plain: Sequence[Callable[..., None]]) -> bool
             while todo:
                 part = _Part()
                 part.begin(todo, at_once, errors)
-                if all(getattr(sync, "__func__", None) in plain for _, sync, _ in part.waiting):
+                syncs = {sync for _, sync, _ in part.waiting}
+                if all(getattr(sync, "__func__", None) in plain for sync in syncs):
                     part.batch = _fsyncs.Batch([fd for _, _, fd in part.waiting], context)
                     part.batch.run(errors)
                 part.end(errors)

@@ -227,7 +227,7 @@ class Staging(View[Token]):
 
     def _require_own_directories(self, directories: set[bytes]) -> None:
         names: dict[tuple[int, int], bytes] = {}
-        for path in sorted(directories):
+        for path in sorted(directories) if len(directories) > 1 else ():
             found = self.tree.stat(path)
             if found is not None and (other := names.setdefault((found.st_dev, found.st_ino), path)) != path:
                 raise _paths.one_name(other, path)

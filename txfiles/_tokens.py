@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from txfiles._tree import Tree
 
 _KEEP_OPEN = 16, 64  # descriptors that wait for the sync round, by the process's limit; other tokens are opened anew
+JOURNAL = -1  # stands for the journal where its descriptor is kept, like that of a token, for the sync round
 _STEP = 1 << 20
 _BESIDE = 1 << 19  # bytes of a step from which a thread for its digest pays
 _WRITEBACK_EVERY = 8 << 20
@@ -202,6 +203,10 @@ class Tokens:
             yield self.fs.sync_file, fd
         finally:
             release(self.fs, fd)
+
+    def keep_journal(self, fd: int) -> None:
+        """Take over the descriptor that wrote the journal."""
+        self._open[JOURNAL] = fd
 
     def keep(self, number: int, fd: int, mode: int) -> None:
         """Take over the descriptor that wrote a token: kept for the sync round, or closed where another can be had."""

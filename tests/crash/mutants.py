@@ -105,7 +105,7 @@ def syncs(function: Function) -> Iterator[Change]:
         name = _called(node)
         if name == "partial" and _IS_SYNC.search(_name(node.args[0])):
             yield f"no {_name(node.args[0])}", place.replaced(_expression(_NO_JOB))
-        elif _IS_SYNC.search(name) and isinstance(place.parent, ast.ListComp):
+        elif _IS_SYNC.search(name) and _is_job(place.parent):
             yield f"no {name}", place.replaced(_expression(_NO_JOB))
         elif _IS_SYNC.search(name):
             yield f"no {name}", place.replaced(_expression("()" if isinstance(place.parent, ast.YieldFrom) else "None"))
@@ -254,6 +254,11 @@ def _expression(text: str) -> ast.expr:
 
 def _name(node: Node) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_job(parent: Node) -> bool:
+    """Whether what stands right below is an item of a list of jobs."""
+    return isinstance(parent, ast.ListComp) or (isinstance(parent, ast.Call) and _called(parent) == "append")
 
 
 def _first(node: ast.Tuple) -> str:
