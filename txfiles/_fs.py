@@ -95,7 +95,6 @@ _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a FIFO that slipped in must not block us
 _LINUX = sys.platform == "linux"
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
-_REMEMBERED = 256  # roots
 _UNREACHABLE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
@@ -105,21 +104,7 @@ class KernelFS:
     lock_factory: Callable[..., object] | None = None
 
     def absolute(self, path: bytes) -> bytes:
-        """realpath(3); what is there the kernel resolves at once (proc(5)), which takes a fifth of the time.
-
-        A name that has led to a directory before, and still leads to it, is not resolved again.
-        """
-        known = _resolved.get(path)
-        if known is not None and _identity(path, follow=True) == _identity(known[0], follow=False) == known[1]:
-            return known[0]
-        found = self._absolute(path)
-        if path.startswith(b"/") and (identity := _identity(found, follow=False)) is not None:
-            if len(_resolved) >= _REMEMBERED:
-                _resolved.clear()
-            _resolved[path] = found, identity
-        return found
-
-    def _absolute(self, path: bytes) -> bytes:
+        """realpath(3); what is there the kernel resolves at once (proc(5)), which takes a fifth of the time."""
         if _LINUX:
             try:
                 fd = os.open(path, os.O_PATH | _CLOEXEC)
@@ -297,17 +282,6 @@ class KernelFS:
 
 
 _boot: str | None = None
-_resolved: dict[bytes, tuple[bytes, tuple[int, int]]] = {}  # the absolute path of a name, and what is there
-
-
-def _identity(path: bytes, *, follow: bool) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path, follow_symlinks=follow)
-    except OSError as error:
-        if error.errno not in _UNREACHABLE:
-            raise
-        return None
-    return found.st_dev, found.st_ino
 
 
 _lib: Any = None

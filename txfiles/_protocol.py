@@ -37,7 +37,7 @@ Recovery decides by what it sees, in the order of sequence numbers; first it syn
 it saw is what is durable.
     a journal not newer than HEAD                       its transaction is settled: remove
     T.aborting                                          finish the undo
-    T.committed                                         roll forward, settle
+    T.committed                                         roll forward, settle (the directories above are synced first)
     T.intent with proof that something was applied      the rename of the journal was lost: roll forward, settle
     T.intent without proof, or invalid                  commit had not returned: abandon
     T.prepared                                          leave it, report it
@@ -434,7 +434,7 @@ def _apply_directory(home: Home, evidence: Evidence, op: Operation, skip: frozen
 def _apply_write(home: Home, evidence: Evidence, op: Operation, skip: frozenset[int], force: frozenset[int]) -> None:
     token, target = evidence.token(op), evidence.target(op)
     if token is None:
-        if target is not None and evidence.is_old(op, target):
+        if target is not None and evidence.is_old(op, target) and not evidence.is_new(op, target):
             raise _meddled(op)
         return
     if op.number in skip or (target is not None and (same_inode(token, target) or evidence.is_new(op, target))):

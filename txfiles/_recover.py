@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from txfiles import _inventory, _journal, _layout, _paths
-from txfiles._durable import second_round, sync_private
+from txfiles._durable import second_round, sync_directories, sync_private
 from txfiles._evidence import Evidence
 from txfiles._protocol import abandon, apply, begin_undo, finish_undo, retire, settle, taint
 from txfiles.errors import ConflictError, RecoveryConflictError, RecoveryError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from txfiles._home import Home
     from txfiles._inventory import Inventory, Pending
     from txfiles._journal import Journal, Operation
@@ -198,11 +200,14 @@ def _roll_forward(
     if state == "intent":
         names = (_layout.journal(journal.tid, "intent"), _layout.journal(journal.tid, "committed"))
         home.fs.rename(home.private_fd, names[0], home.private_fd, names[1])
+    # A directory may have been made anew since, by others or by a recovery that was killed: it has to be there to stay.
+    above = {directory for op in journal.ops for directory in _paths.ancestors(op.path)}
+    _sync(home, journal, lambda: sync_directories(home, above))
     try:
         apply(home, journal, skip, force, same_tree=same_tree)
     except ConflictError as error:  # somebody came between the look and the deed
         raise RecoveryConflictError(str(error), paths=error.paths) from error
-    _second_round(home, journal, "committed")
+    _sync(home, journal, lambda: second_round(home, journal, [False]))
     settle(home, journal)
 
 
@@ -221,13 +226,13 @@ def _roll_back(home: Home, evidence: Evidence, state: State, on_conflict: OnConf
         raise
 
 
-def _second_round(home: Home, journal: Journal, state: State) -> None:
+def _sync(home: Home, journal: Journal, make_durable: Callable[[], None]) -> None:
     if journal.durability != "full":
         return
     try:
-        second_round(home, journal, [False])
+        make_durable()
     except OSError:
-        taint(home, journal, state)
+        taint(home, journal, "committed")
         raise
 
 

@@ -313,7 +313,7 @@ def digest_of_file(fs: FileSystem, at: int, name: bytes, size: int) -> str:
     digest = Digest()
     fd = fs.open_read(at, name)
     try:
-        while chunk := fs.read(fd, min(size + 1, _STEP) if size >= 0 else _STEP):
+        while chunk := fs.read(fd, min(size, _STEP) + 1 if size >= 0 else _STEP):
             digest.update(chunk)
             size -= len(chunk)
             if not size:

@@ -304,7 +304,7 @@ def _open(fs: FileSystem, view: View[C], path: bytes, in_memory: float) -> _File
         _paths.give_name(error, path)
         raise
     try:
-        if not view.is_still:
+        if not view.is_still or found.st_size > in_memory:
             found = fs.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
                 raise refuse_special(path)

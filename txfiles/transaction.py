@@ -612,8 +612,7 @@ class _Call:
         tx._require_mine()
         tx._mutex.acquire()
         try:
-            if tx._state != "open":
-                tx._require_open()
+            tx._require_open()
             return tx._staging
         except BaseException:
             tx._mutex.release()

@@ -357,6 +357,11 @@ def parent_goes(fs: SimFS) -> None:
     fs.remove("/sim/gone")
 
 
+def parent_comes_back(fs: SimFS) -> None:
+    """As a recovery does that is killed before its sync."""
+    fs.mkdirs("/sim/gone", synced=False)
+
+
 def damage(ending: str, content: str = "new b", **what: Any) -> Callable[[SimFS], None]:
     return lambda fs: fs.put(private(fs, ending), content, **what)
 
@@ -722,6 +727,16 @@ def stale_journal(fs: SimFS) -> None:
 def link_moves(tx: FileTransaction) -> None:
     tx.write("a", "new a")
     tx.move("link", "other")
+
+
+def second_link(fs: SimFS) -> None:
+    """Another inode with the same text."""
+    fs.put_symlink("/sim/b-link", "dir/one")
+
+
+def link_over_link(tx: FileTransaction) -> None:
+    tx.move("link", "b-link")
+    tx.write("e", "new e")
 
 
 def a_file_for_a_token(fs: SimFS) -> None:

@@ -27,9 +27,17 @@ def _is_quick(name: str) -> bool:
     return re.search(r" is (True|False)( \(\d+\))?$", name) is None or all(map(is_course, likely(name)))
 
 
+ONE_CRASH = re.compile(
+    "failed-sync"  # killed between a failed sync and its note: only that process was told (A4)
+    # these take a state that is the only one allowed for that of a commit that returned: so is that of one not begun
+    "|fresh-root|new-root|overwritten-since-head|directory-again|over-process|after-process"
+)
+
+
 @pytest.mark.parametrize("name", HERE)
 def test_nothing_is_found_without_a_mutant(name: str) -> None:
-    explore(HERE[name], (256, 8) if DEEP else (32,))
+    deep = (256,) if ONE_CRASH.match(name) else (256, 8)
+    explore(HERE[name], deep if DEEP else (32,))
 
 
 @pytest.mark.parametrize(
