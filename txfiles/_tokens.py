@@ -313,11 +313,13 @@ def digest_of_file(fs: FileSystem, at: int, name: bytes, size: int) -> str:
     digest = Digest()
     fd = fs.open_read(at, name)
     try:
-        while chunk := fs.read(fd, min(size, _STEP) + 1 if size >= 0 else _STEP):
+        wanted = min(size + 1, _STEP)  # the one more tells whether it has
+        while chunk := fs.read(fd, wanted):
             digest.update(chunk)
             size -= len(chunk)
-            if not size:
+            if not size and len(chunk) < wanted:
                 break
+            wanted = min(size + 1, _STEP) if size >= 0 else _STEP
     finally:
         release(fs, fd)
     return digest.hexdigest()

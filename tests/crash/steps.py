@@ -190,7 +190,7 @@ def settle_conflicts(decision: Any) -> Callable[[SimFS], None]:
 keep_theirs = settle_conflicts("keep-theirs")
 
 
-def refused(kind: type[Exception], decision: Any = "keep-theirs") -> Callable[[SimFS], None]:
+def refused(kind: type[Exception]) -> Callable[[SimFS], None]:
     """A recovery that must refuse, with nothing changed."""
 
     def step(fs: SimFS) -> None:

@@ -7,14 +7,16 @@ import hashlib
 import random
 import threading
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.procs import run_python
-from txfiles import _digest
+from txfiles import _digest, _fs, _tokens
 from txfiles._digest import Digest
+from txfiles._tokens import digest_of_file
 
 
 def _of(data: bytes, *cuts: int) -> str:
@@ -41,6 +43,21 @@ def test_of_what_is_longer_it_is_that_of_the_sums_of_its_blocks_too() -> None:
     first, block, rest = data[: _digest.WHOLE], data[_digest.WHOLE : -5], data[-5:]
     sums = b"".join(zlib.crc32(part).to_bytes(4, "big") for part in (block, rest))
     assert _of(data) == hashlib.blake2b(first + sums, digest_size=32).hexdigest()
+
+
+def test_of_a_file_it_is_that_of_all_of_it_also_when_it_has_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_tokens, "_STEP", 4)
+    fs = _fs.current()
+    at = fs.open_dir(None, bytes(tmp_path))
+    try:
+        for length in range(14):
+            (tmp_path / "file").write_bytes(data := bytes(range(length)))
+            for size in range(14):  # what stat(2) said before
+                assert digest_of_file(fs, at, b"file", size) == _of(data), (length, size)
+    finally:
+        fs.close(at)
 
 
 @pytest.mark.usefixtures("small")
