@@ -37,6 +37,8 @@ from txfiles.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from txfiles._fs import FileSystem, Stat
 
 _POLL = 0.001  # seconds between two attempts
@@ -48,6 +50,34 @@ _POLITE = 8  # pauses without meeting anybody after which a process believes tha
 _ATTEMPTS = 50  # at a lock file that somebody keeps replacing
 _IDLE_QUEUES = 64  # remembered, for their pace
 _NO_LOCKS = frozenset((errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP))
+
+
+class Owner:
+    """Who would wait for itself in a second transaction: a thread, a task, or a task and the thread that it blocks."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, thread: threading.Thread | None, task: object) -> None:
+        self._thread = thread
+        self._task = task
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Owner) and (
+            (self._thread is not None and self._thread is other._thread)
+            or (self._task is not None and self._task == other._task)
+        )
+
+    def leave(self) -> None:
+        """From here on nobody is this owner."""
+        self._thread = self._task = None
+
+
+def here() -> Owner:
+    """The owner of what blocks this thread until it ends."""
+    return Owner(threading.current_thread(), task_of_this_thread())
+
+
+task_of_this_thread: Callable[[], object] = lambda: None  # noqa: E731 (`_tasks` puts the one that knows asyncio here)
 
 
 class Lock(Protocol):
@@ -120,10 +150,9 @@ class RootLock:
     def acquire(self, timeout: float | None, owner: object) -> None:
         """Wait for the lock, at most `timeout` seconds; `None` is for ever, 0 gives up at once.
 
-        `owner` is whoever would wait for itself in a second transaction: a thread, a task. Owners are compared with
-        `==`. Raises `NestedTransactionError` when the owner already has or awaits the lock of this root in this
-        process, `LockTimeoutError`, `UnsupportedFilesystemError` where there are no file locks, and `OSError` when
-        the lock file cannot be opened. After an error nothing is held.
+        Owners are compared with `==`. Raises `NestedTransactionError` when the owner already has or awaits the lock of
+        this root in this process, `LockTimeoutError`, `UnsupportedFilesystemError` where there are no file locks, and
+        `OSError` when the lock file cannot be opened. After an error nothing is held.
         """
         if self.held:
             raise NestedTransactionError(f"{self._path!r} is already locked by this transaction", path=self._path)

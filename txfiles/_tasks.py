@@ -8,7 +8,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from txfiles import _fs
+from txfiles import _fs, _lock
+from txfiles._lock import Owner
 from txfiles.errors import LockTimeoutError, NestedTransactionError, TransactionClosedError
 
 if TYPE_CHECKING:
@@ -19,20 +20,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Owner:
-    """The current task, who would wait for itself in a second transaction, until it has left the first."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self) -> None:
+def _current_task() -> object:
+    try:
         task = asyncio.current_task()
-        self._task: object = object() if task is None else weakref.ref(task)
+    except RuntimeError:  # no event loop runs in this thread
+        return None
+    return None if task is None else weakref.ref(task)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Owner) and self._task == other._task
 
-    def leave(self) -> None:
-        self._task = object()
+_lock.task_of_this_thread = _current_task
+
+
+def this_task() -> Owner:
+    """The current task as the owner of a transaction, until it has left it."""
+    return Owner(None, _current_task() or object())
 
 
 class Turn:

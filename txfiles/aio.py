@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 from txfiles import _fs, _json, _paths
 from txfiles._async_file import AsyncFile
 from txfiles._async_snapshot import AsyncSnapshot
-from txfiles._tasks import Owner, Turn, run, turn_at
+from txfiles._tasks import Turn, run, this_task, turn_at
 from txfiles._worker import Job, ServedTransaction, Worker
 from txfiles.errors import ConflictError, TransactionClosedError
 from txfiles.transaction import _UNSET, FileTransaction, check_settings
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from txfiles._journal import Durability
+    from txfiles._lock import Owner
     from txfiles._paths import AnyPath
     from txfiles.errors import Outcome
     from txfiles.snapshot import Snapshot
@@ -101,7 +102,7 @@ class AsyncFileTransaction:
         if self._turn is not None or self._tx is not None:
             raise TransactionClosedError("the transaction has begun already; make a new one")
         until = None if self._timeout is None else time.monotonic() + self._timeout
-        owner = Owner()
+        owner = this_task()
         turn = self._turn = turn_at(self._root)
         try:
             await turn.take(owner, self._timeout)
@@ -303,7 +304,7 @@ class _Savepoint:  # no generator: the finalizer of one needs the event loop
         self._stack = stack
 
     async def __aenter__(self) -> None:
-        owner = Owner()
+        owner = this_task()
         if self._stack and self._stack[-1] != owner:
             raise TransactionClosedError("another task is in a savepoint of this transaction")
         self._stack.append(owner)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from txfiles import _fs, _inventory, _paths, _two_phase
 from txfiles._home import Home, locate
+from txfiles._lock import here
 from txfiles._recover import recover_locked
 from txfiles.errors import TransactionClosedError
 from txfiles.transaction import check_settings, is_empty_id
@@ -101,7 +101,7 @@ def _opened(root: AnyPath, transaction_id: str, timeout: float | None) -> Iterat
     if home is None:
         raise _unknown(root, transaction_id)
     try:
-        home.lock.acquire(timeout, threading.current_thread())
+        home.lock.acquire(timeout, here())
         home.require_in_place()
         yield home
     finally:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from txfiles import _fs, _inventory, _layout, _paths
 from txfiles._evidence import Evidence
 from txfiles._home import Home, locate
+from txfiles._lock import here
 from txfiles._recover import OnConflict, RecoveredTransaction, RecoveryReport, check_format, conflict, recover_locked
 from txfiles.errors import JournalVersionError, RecoveryError
 from txfiles.transaction import check_settings
@@ -83,7 +83,7 @@ def recover(root: AnyPath, *, timeout: float | None = 10.0, on_conflict: OnConfl
         if set(home.names()) <= _layout.PERMANENT:
             check_format(home, _inventory.undisturbed(lambda: _inventory.take(home)))
             return RecoveryReport()  # also where nothing can be locked, on a read-only mount
-        home.lock.acquire(timeout, threading.current_thread())
+        home.lock.acquire(timeout, here())
         return recover_locked(home, on_conflict=on_conflict)
     finally:
         home.close()

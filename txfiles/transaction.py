@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self, overload
 from txfiles import _fs, _json, _paths, _streams, _trees, _two_phase
 from txfiles._fs import release
 from txfiles._home import Home, locate
+from txfiles._lock import here
 from txfiles._protocol import Commit, prepare, run_to_end
 from txfiles._recover import ensure_format, recover_locked, rests
 from txfiles._staging import ABSENT, Place, Staging, refuse_special, require_version
@@ -132,7 +133,7 @@ class FileTransaction:
     def _enter(self, home: Home, deadline: float | None) -> str | None:
         """Lock and recover; what to wait for, or `None` when the transaction is open."""
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        home.lock.acquire(left, threading.current_thread() if self._owner is None else self._owner)
+        home.lock.acquire(left, here() if self._owner is None else self._owner)
         if not home.is_in_place():
             return f"the private directory of {_paths.decode(self._root)!r} keeps being replaced"
         if not rests(home):

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support import DEEP
+from tests.support.boundary import tree
 from tests.support.procs import child
-from txfiles import AsyncFileTransaction, FileStore, FileTransaction, status
+from txfiles import AsyncFileTransaction, FileStore, FileTransaction, commit_prepared, recover, status
 from txfiles.errors import LockTimeoutError, NestedTransactionError, TransactionClosedError
 
 
@@ -150,6 +151,59 @@ def test_a_transaction_in_a_transaction(store: FileStore, root: Path, tmp_path: 
 
     asyncio.run(main())
     assert count(store) == 2
+
+
+@pytest.mark.parametrize("spelling", ["root", "link"])
+def test_a_transaction_of_the_thread_in_one_of_the_task(root: Path, tmp_path: Path, spelling: str) -> None:
+    (tmp_path / "link").symlink_to(root)
+    place = root if spelling == "root" else tmp_path / "link"
+    waits_for_itself: list[Callable[[], object]] = [
+        FileTransaction(place, timeout=0.2).begin,
+        lambda: FileStore(place, timeout=0.2).update(lambda tx: tx.write("x", "")),
+        lambda: recover(place, timeout=0.2),
+        lambda: commit_prepared(place, "0" * 32, timeout=0.2),
+    ]
+
+    async def main() -> None:
+        async with AsyncFileTransaction(root) as tx:
+            await tx.write("a", "1")
+            for call in waits_for_itself:
+                with pytest.raises(NestedTransactionError):
+                    call()
+        assert recover(place).clean
+        for call in waits_for_itself[1:3]:  # it is over, in the same task
+            call()
+
+    asyncio.run(main())
+    assert tree(root) == {"a": b"1", "x": b""}
+
+
+def test_a_transaction_of_the_task_in_one_of_the_thread(store: FileStore) -> None:
+    async def main() -> None:
+        with store.transaction() as tx:
+            with pytest.raises(NestedTransactionError):
+                await FileStore(store.root, timeout=0.2).async_transaction().begin()
+            other = asyncio.create_task(store.async_update(increment))  # waits for us, who do not wait for it
+            await asyncio.sleep(0.05)
+            tx.write("a", "1")
+        assert await other == 1
+        await store.async_update(increment)
+
+    asyncio.run(main())
+    assert count(store) == 2
+
+
+def test_another_task_of_the_thread_does_not_wait_for_itself(root: Path) -> None:
+    async def main() -> None:
+        async with AsyncFileTransaction(root):
+
+            async def other() -> None:
+                with pytest.raises(LockTimeoutError):
+                    FileTransaction(root, timeout=0.02).begin()
+
+            await asyncio.create_task(other())
+
+    asyncio.run(main())
 
 
 def test_tasks_share_a_transaction(store: FileStore, root: Path) -> None:
