@@ -71,8 +71,8 @@ class Evidence:
         """The token of a delete has become the deleted file; otherwise it is still the empty marker."""
         if token is None or op.old is None:
             return False
-        if self._shows(op.old, token, op, private=True):
-            return True
+        if self._shows(op.old, token, op, private=True) or (self.same_tree and token.st_ino == op.old.ino):
+            return True  # also if its writer has it open and has emptied it
         # Somebody who still has it open may have gone on writing to it; or the marker is damaged.
         return token.st_size > 0 and not self.is_old(op, target)
 

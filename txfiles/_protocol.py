@@ -209,7 +209,7 @@ def abandon(home: Home, journal: Journal, state: State) -> None:
     evidence = Evidence(home, journal, same_tree=True)
     for op in reversed(journal.ops):
         if op.kind in ("mkdir", "rmdir"):
-            _undo_directory(home, op, evidence.target(op))
+            _undo_directory(home, evidence, op)
     if journal.durability == "full":
         sync_directories(home, {_paths.split(op.path)[0] for op in journal.ops if op.kind in ("mkdir", "rmdir")})
     retire(home, journal, state)
@@ -278,6 +278,7 @@ class Commit:
         self._next = self._apply
 
     def _apply(self) -> None:
+        self.home.tree.close()  # directories may have been moved since they were opened
         try:
             apply(self.home, self.journal)
         except Exception as cause:
@@ -294,7 +295,7 @@ class Commit:
         try:
             if not self._exists("intent"):  # otherwise nothing was touched
                 begin_undo(self.home, self.journal)
-                finish_undo(self.home, self.journal)
+                self._tell_what_is_theirs(finish_undo(self.home, self.journal))
         except (OSError, TxFilesError) as error:
             self._fail_undo(error)
         else:
@@ -314,6 +315,11 @@ class Commit:
             taint(self.home, self.journal, "aborting")
         message = f"the commit in {self.shown!r} failed ({self.failure}), and so did undoing it ({error})"
         self._fail(CommitOutcomeUnknownError(f"{message}; recovery decides", path=self.shown), error)
+
+    def _tell_what_is_theirs(self, left: list[Operation]) -> None:
+        if left and self.failure is not None:
+            shown = ", ".join(repr(_paths.decode(op.path)) for op in left)
+            self.failure.add_note(f"txfiles: replaced by somebody else meanwhile, and left as it is: {shown}")
 
     def _tell_what_stayed(self) -> None:
         with suppress(OSError):  # the outcome is known, this is only a hint
@@ -426,7 +432,7 @@ def _apply_directory(home: Home, evidence: Evidence, op: Operation, skip: frozen
     elif target is None:
         _make_directory(home, op)
     elif stat.S_ISDIR(target.st_mode):
-        _finish_directory(home, op)
+        _finish_if_begun(home, evidence, op, target)
     else:
         raise _foreign(evidence, op, target)
 
@@ -487,21 +493,28 @@ def begin_undo(home: Home, journal: Journal, state: State = "committed") -> None
         sync_private(home)  # or recovery would roll forward what is half undone
 
 
-def finish_undo(home: Home, journal: Journal, skip: frozenset[int] = NOTHING, *, same_tree: bool = True) -> None:
-    """Put back what was applied, in reverse, with the barriers of `apply`; the journal is to be retired next."""
+def finish_undo(
+    home: Home, journal: Journal, skip: frozenset[int] = NOTHING, *, same_tree: bool = True
+) -> list[Operation]:
+    """Put back what was applied, in reverse, with the barriers of `apply`; the journal is to be retired next.
+
+    Returns the writes that are not undone, because somebody else has replaced their targets since.
+    """
     evidence = Evidence(home, journal, same_tree=same_tree)
     durable = journal.durability == "full"
     ops = [op for op in journal.ops if op.number not in skip]
     made = [op for op in ops if op.kind in ("rmdir", "mkdir")]
     files = [op for op in ops if op.kind in ("write", "delete")]
+    left = []
     for op in reversed([op for op in files if op.kind == "write"]):
         with _paths.Naming(op.path, always=True):
-            _undo_write(home, evidence, op)
+            if not _undo_write(home, evidence, op):
+                left.append(op)
     if made and durable:
         sync_directories(home, {_paths.split(op.path)[0] for op in files if op.kind == "write"}, private=True)
     for op in reversed(made):
         with _paths.Naming(op.path, always=True):
-            _undo_directory(home, op, evidence.target(op))
+            _undo_directory(home, evidence, op)
     if made and durable:
         parents = {_paths.split(op.path)[0] for op in made}
         sync_directories(home, parents | {op.path for op in made if op.kind == "rmdir"})
@@ -510,19 +523,26 @@ def finish_undo(home: Home, journal: Journal, skip: frozenset[int] = NOTHING, *,
             _undo_delete(home, evidence, op)
     if durable:
         second_round(home, journal, [False])
+    return left
 
 
-def _undo_write(home: Home, evidence: Evidence, op: Operation) -> None:
+def _undo_write(home: Home, evidence: Evidence, op: Operation) -> bool:
     token, target = evidence.token(op), evidence.target(op)
-    if op.old is not None:
-        old = evidence.old(op)
-        applied = token is None or (target is not None and same_inode(token, target))
-        if old is not None and applied and (target is None or not same_inode(old, target)):
-            home.fs.rename(home.private_fd, evidence.old_name(op), *home.tree.at(op.path))
-    elif target is not None and token is None:
-        home.fs.rename(*home.tree.at(op.path), home.private_fd, evidence.token_name(op))
-    elif target is not None and token is not None and same_inode(token, target):
+    twice = token is not None and target is not None and same_inode(token, target)  # both names of one rename (A1)
+    if token is not None and not twice:
+        return True  # not applied
+    old = None if op.old is None else evidence.old(op)
+    if target is not None and (evidence.is_old(op, target) or (old is not None and same_inode(old, target))):
+        return True  # undone already
+    if target is not None and not twice and not evidence.is_new(op, target):
+        return False
+    if old is not None:
+        home.fs.rename(home.private_fd, evidence.old_name(op), *home.tree.at(op.path))
+    elif op.old is None and twice:
         home.fs.unlink(*home.tree.at(op.path))
+    elif op.old is None and target is not None:
+        home.fs.rename(*home.tree.at(op.path), home.private_fd, evidence.token_name(op))
+    return True
 
 
 def _undo_delete(home: Home, evidence: Evidence, op: Operation) -> None:
@@ -531,12 +551,13 @@ def _undo_delete(home: Home, evidence: Evidence, op: Operation) -> None:
         home.fs.rename(home.private_fd, evidence.token_name(op), *home.tree.at(op.path))
 
 
-def _undo_directory(home: Home, op: Operation, target: Stat | None) -> None:
+def _undo_directory(home: Home, evidence: Evidence, op: Operation) -> None:
+    target = evidence.target(op)
     if op.kind == "rmdir":
         if target is None:
             _make_directory(home, op)
-        elif stat.S_ISDIR(target.st_mode) and target.st_mode & 0o777 == _UNFINISHED:
-            _finish_directory(home, op)  # an earlier recovery died between mkdir and chmod
+        elif stat.S_ISDIR(target.st_mode):
+            _finish_if_begun(home, evidence, op, target)
     elif op.kind == "mkdir" and target is not None:
         home.tree.forget(op.path)
         try:
@@ -550,6 +571,15 @@ def _make_directory(home: Home, op: Operation) -> None:
     at, name = home.tree.at(op.path)
     home.fs.mkdir(at, name, _UNFINISHED)
     _finish_directory(home, op)
+
+
+def _finish_if_begun(home: Home, evidence: Evidence, op: Operation, target: Stat) -> None:
+    """Finish what was cut off between mkdir and chmod; somebody else's has another mode, or something else in it."""
+    if target.st_mode & 0o777 != _UNFINISHED:
+        return
+    ours = {other.path for other in evidence.journal.ops if other.kind == op.kind}
+    if all(_paths.join(op.path, name) in ours for name in home.fs.listdir(home.tree.open_dir(op.path))):
+        _finish_directory(home, op)
 
 
 def _finish_directory(home: Home, op: Operation) -> None:

@@ -122,11 +122,16 @@ def _recover_one(
         report.rolled_back.append(done)
         return
     if state != "aborting":
-        skip, force = decide(home, evidence, on_conflict)
-        if not (skip or force) or on_conflict != "roll-back":
-            _roll_forward(home, journal, state, skip, force, same_tree=pending.same_tree)
-            report.rolled_forward.append(done)
-            return
+        try:
+            skip, force = decide(home, evidence, on_conflict)
+        except RecoveryError:
+            if on_conflict != "roll-back":
+                raise  # an undo does not need the token that is lost
+        else:
+            if not (skip or force) or on_conflict != "roll-back":
+                _roll_forward(home, journal, state, skip, force, same_tree=pending.same_tree)
+                report.rolled_forward.append(done)
+                return
     _roll_back(home, evidence, state, on_conflict)
     report.rolled_back.append(done)
 

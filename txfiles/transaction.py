@@ -267,8 +267,8 @@ class FileTransaction:
 
         try:
             run_to_end(end)
-        except BaseException:  # whatever a signal handler raised in the midst of it
-            self._home.close()
+        except BaseException:  # whatever a signal handler raised in the midst of it, or before
+            run_to_end(end)
             raise
 
     def __enter__(self) -> Self:
