@@ -57,15 +57,16 @@ def _delete(root: Path, names: Iterable[str]) -> None:
 
 
 class Kind(NamedTuple):
-    """A kind of commit: what went before, what it does, and its syncs as a function of n files and d directories."""
+    """A kind of commit: what went before, what it does, and its syncs as a function of n files in d
+    directories, and of a directories above the root."""
 
     before: Callable[[Path, Shape], object]
     commit: Callable[[Path, Shape], object]
     formula: str
 
-    def syncs(self, shape: Shape) -> int:
-        terms = {"n": shape.files, "d": shape.directories, "": 1}
-        found = re.findall(r"(\d*)\s*([nd]?)(?:\s*\+\s*|$)", self.formula)
+    def syncs(self, shape: Shape, root: Path) -> int:
+        terms = {"n": shape.files, "d": shape.directories, "a": len(root.resolve().parents), "": 1}
+        found = re.findall(r"(\d*)\s*([nda]?)(?:\s*\+\s*|$)", self.formula)
         return sum(int(times or 1) * terms[of] for times, of in found if times or of)
 
 
@@ -73,12 +74,12 @@ KINDS = {
     "the files of the last commit": Kind(
         lambda root, shape: commit_each(root, shape.names(), shape.names()),
         lambda root, shape: commit(root, shape.names()),
-        "n + d + 3",
+        "n + d + 4",
     ),
     "new files beside them": Kind(
         lambda root, shape: commit_each(root, shape.names(), shape.names()),
         lambda root, shape: commit(root, shape.names("new")),
-        "n + d + 3",
+        "n + d + 4",
     ),
     "other files than the last commit's": Kind(
         lambda root, shape: commit_each(root, shape.names(), ["elsewhere/a"]),
@@ -88,7 +89,7 @@ KINDS = {
     "deletes of the last commit's files": Kind(
         lambda root, shape: commit_each(root, shape.names(), shape.names()),
         lambda root, shape: _delete(root, shape.names()),
-        "d + 3",
+        "d + 4",
     ),
     "new files in new directories": Kind(
         lambda root, shape: commit(root, ["a"]),
@@ -98,7 +99,7 @@ KINDS = {
     "the first commit of a root": Kind(
         lambda root, shape: root.mkdir(),
         lambda root, shape: commit(root, [f"{number}" for number in range(shape.files)]),
-        "n + 8",
+        "n + a + 7",
     ),
 }
 
@@ -183,13 +184,13 @@ def counts(base: Path) -> str:
         fs = counted(Path(tempfile.mkdtemp(dir=base)) / "root", shape, kind)
         lines.append(f"  {name:36} {fs.syncs:6}   {kind.formula}")
     lines += ["", "the files of the last commit again:", ""]
-    lines.append(f"  {'':28} {'syncs':>7} {'n + d + 3':>10} {'boundary calls':>15} {'system calls':>13}")
+    lines.append(f"  {'':28} {'syncs':>7} {'n + d + 4':>10} {'boundary calls':>15} {'system calls':>13}")
     for shape in SHAPES:
         root = Path(tempfile.mkdtemp(dir=base)) / "root"
         fs = counted(root, shape)
         traced = system_calls(root, shape)
         shown = "no strace" if traced is None else f"{traced:.1f}"
-        formula = shape.files + shape.directories + 3
+        formula = shape.files + shape.directories + 4
         lines.append(f"  {shape!s:28} {fs.syncs:7} {formula:10} {fs.calls.total():15} {shown:>13}")
     return "\n".join(lines)
 

@@ -26,7 +26,7 @@ _told: set[bytes] = set()
 def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None) -> None:
     """Before the commit point: every token, the journal, the private directory, and what they stand on (I1).
 
-    What HEAD vouches for, a durable transaction that has put this file or directory there, is durable already.
+    What HEAD vouches for, a file that a durable transaction has put there, is durable already.
     Everything else may be another program's unsynced work: its old files, lest recovery later mistake what a power
     loss made of them for somebody's change, and the directories above, lest they go and take the new files along.
     """
@@ -40,22 +40,21 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None)
         for op in journal.ops
         if op.old is not None and op.old.link is None and (head is None or not head.vouches_for_file(op.path, op.old))
     ]
-    unproven = {
-        _paths.split(path)[0]
-        for path, ino in journal.dirs
-        if path and ino and (head is None or not head.vouches_for_dir(path, ino))
-    }
-    jobs += [partial(_sync_directory, home, path) for path in sorted(unproven)]
+    above = {_paths.split(path)[0] for path, ino in journal.dirs if path and ino}
+    jobs += [partial(_sync_directory, home, path) for path in sorted(above)]
     home.fs.run_all(jobs)
 
 
 def home_round(home: Home) -> None:
-    """Once for a root, before its first journal is made: that must not survive without `format` and its directories."""
+    """Once for a root, before its first journal is made: that must not survive without `format` and its directories.
+
+    Nobody knows who made those above the root, and whether they are durable.
+    """
     jobs: list[Job] = [
         partial(_sync_file, home, _layout.FORMAT),
         partial(_sync_dir, home, home.private_fd),
         partial(_sync_dir, home, home.root_fd),
-        partial(_sync_above, home),
+        *(partial(_sync_above, home, directory) for directory in _paths.ancestors(home.root)[1:]),
     ]
     home.fs.run_all(jobs)
 
@@ -127,15 +126,15 @@ def _sync_directory(home: Home, path: bytes) -> Generator[Sync, None, None]:
         release(home.fs, fd)
 
 
-def _sync_above(home: Home) -> Generator[Sync, None, None]:
+def _sync_above(home: Home, directory: bytes) -> Generator[Sync, None, None]:
     try:
-        parent = home.fs.open_dir(None, home.root.rpartition(b"/")[0] or b"/", follow=True)
+        fd = home.fs.open_dir(None, directory or b"/", follow=True)
     except PermissionError:
         return  # a directory that we may not read is not one that we made the root in
     try:
-        yield from _sync_dir(home, parent)
+        yield from _sync_dir(home, fd)
     finally:
-        release(home.fs, parent)
+        release(home.fs, fd)
 
 
 def _sync_dir(home: Home, fd: int) -> Generator[Sync, None, None]:

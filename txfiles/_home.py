@@ -62,14 +62,14 @@ class Home:
         self._private: tuple[int, int] | None = None
 
     @classmethod
-    def open(cls, fs: FileSystem, root: bytes, *, create: bool, durable: bool) -> Home:
+    def open(cls, fs: FileSystem, root: bytes, *, create: bool) -> Home:
         """Open for writing; makes the private directory, and with `create` the root, where they are missing."""
         try:
             root_fd = open_root(fs, root, " (create=True makes it)")
         except FileNotFoundError:
             if not create:
                 raise
-            _make_directories(fs, root, durable=durable)
+            _make_directories(fs, root)
             root_fd = open_root(fs, root)
         try:
             private_fd = _make_private(fs, root, root_fd)
@@ -165,6 +165,11 @@ class Home:
 
         Raises `JournalCorruptError` for one of more than `limit` bytes: a sparse file costs whoever plants it nothing.
         """
+        found = self.read_file(name, limit)
+        return None if found is None else found[0]
+
+    def read_file(self, name: bytes, limit: int = _journal.MAX_SIZE) -> tuple[bytes, Stat] | None:
+        """The same with the file's stat."""
         try:
             return self._read(name, limit)
         except FileNotFoundError:
@@ -173,10 +178,11 @@ class Home:
             error.filename = _paths.decode(b"/".join((self.root, _layout.PRIVATE, name)))
             raise
 
-    def _read(self, name: bytes, limit: int) -> bytes:
+    def _read(self, name: bytes, limit: int) -> tuple[bytes, Stat]:
         fd = self.fs.open_read(self.private_fd, name)
         try:
-            size = self.fs.fstat(fd).st_size
+            found = self.fs.fstat(fd)
+            size = found.st_size
             if size > limit:
                 shown = _paths.decode(name)
                 raise JournalCorruptError(f"{shown} is too large", path=shown)
@@ -184,7 +190,7 @@ class Home:
             if len(chunks[0]) != size:
                 while chunk := self.fs.read(fd, _CHUNK):
                     chunks.append(chunk)
-            return b"".join(chunks)
+            return b"".join(chunks), found
         finally:
             release(self.fs, fd)
 
@@ -310,22 +316,15 @@ def open_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
     return fd
 
 
-def _make_directories(fs: FileSystem, path: bytes, *, durable: bool) -> None:
-    parent = path.rpartition(b"/")[0] or b"/"
+def _make_directories(fs: FileSystem, path: bytes) -> None:
+    """Not durable yet: that is for the first commit (`home_round`), whoever has made them."""
     try:
         fs.mkdir(None, path, 0o777)
     except FileExistsError:
         return
     except FileNotFoundError:
-        _make_directories(fs, parent, durable=durable)
-        _make_directories(fs, path, durable=durable)
-        return
-    if durable:
-        fd = fs.open_dir(None, parent, follow=True)
-        try:
-            fs.sync_dir(fd)
-        finally:
-            release(fs, fd)
+        _make_directories(fs, path.rpartition(b"/")[0] or b"/")
+        _make_directories(fs, path)
 
 
 def _make_private(fs: FileSystem, root: bytes, root_fd: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import stat
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -53,8 +54,12 @@ class Inventory:
 
 def read_head(home: Home) -> Head | None:
     """The last settled transaction; `None` too where a power loss left that of a process transaction unreadable."""
-    raw = home.read(_layout.HEAD)
-    return None if raw is None else _journal.decode_head(raw)
+    found = home.read_file(_layout.HEAD)
+    head = None if found is None else _journal.decode_head(found[0])
+    if head is not None and found is not None and found[1].st_ino != head.ino:
+        head = copy(head)
+        head.is_copy = True
+    return head
 
 
 def undisturbed(look: Callable[[], T]) -> T:

@@ -95,16 +95,18 @@ class Journal:
 class Head:
     """The last settled transaction, as far as the next one needs it: its number, and what it vouches for.
 
-    Only looked up, never followed; so it is read without the checks of a journal that is to be replayed.
+    Only looked up, never followed; so it is read without the checks of a journal that is to be replayed. `ino` is the
+    file that it was written to: one that was copied, with its root, vouches for nothing.
     """
 
     def __init__(self, body: dict[str, Any]) -> None:
         self.tid: str = _typed(body["id"], str)
         self.seq: int = _number(body["seq"])
         self.durable: bool = body["durability"] == "full"
+        self.ino: int = _number(body["ino"])
+        self.is_copy = False
         ops: list[dict[str, Any]] = _typed(body["ops"], list)
         self._ops = {_typed(op["path"], str): op for op in ops}
-        self._dirs: dict[str, int] = dict(_typed(body["dirs"], list))
 
     @property
     def paths(self) -> list[str]:
@@ -114,11 +116,12 @@ class Head:
     def vouches_for_file(self, path: bytes, identity: Identity) -> bool:
         """It put this very file there, durably."""
         op = self._ops.get(_escape(path))
-        return self.durable and op is not None and op.get("new") == _encode_identity(identity)
+        return self.vouches and op is not None and op.get("new") == _encode_identity(identity)
 
-    def vouches_for_dir(self, path: bytes, ino: int) -> bool:
-        """It used this very directory, whose entry it made durable."""
-        return self.durable and self._dirs.get(_escape(path)) == ino
+    @property
+    def vouches(self) -> bool:
+        """What it has put in place is durable, and so are the root and its private directory."""
+        return self.durable and not self.is_copy
 
 
 _newest: tuple[bytes, Head] | None = None  # what was encoded or decoded last: most often the next HEAD to be read

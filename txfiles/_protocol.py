@@ -99,8 +99,8 @@ def prepare(
             run_to_end(staging.tokens.remove_all)
             return None
         head = read_head(home)
-        if durability == "full" and (head is None or not head.durable):
-            home_round(home)
+        if durability == "full" and (head is None or not head.vouches):
+            _make_home_durable(home)
         journal = _write_intent(home, staging, operations, durability, head, two_phase, made)
         first_round(home, staging.tokens, journal, head)
         staging.tokens.close()
@@ -108,6 +108,15 @@ def prepare(
         _give_up(home, staging, made, cause)
         raise
     return journal
+
+
+def _make_home_durable(home: Home) -> None:
+    try:
+        home_round(home)
+    except OSError:
+        with suppress(OSError):
+            home.write_format()  # the next commit is to sync another file than the one that failed (A4)
+        raise
 
 
 def _write_intent(

@@ -117,7 +117,7 @@ class FileTransaction:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         while True:
             with _paths.Naming(self._root):
-                home = Home.open(self._fs, self._root, create=self._create, durable=self._durability == "full")
+                home = Home.open(self._fs, self._root, create=self._create)
                 try:
                     waiting = self._enter(home, deadline)
                     if waiting is None:

@@ -66,12 +66,14 @@ def test_all_competitors_are_explained() -> None:
 def test_the_syncs_of_a_commit_are_those_of_the_cost_model(memory: Path, kind: str) -> None:
     for shape in (count.Shape(1), count.Shape(4), count.Shape(13, 3)):
         root = memory / f"{shape.files}"
-        assert count.counted(root, shape, count.KINDS[kind]).syncs == count.KINDS[kind].syncs(shape), str(shape)
+        assert count.counted(root, shape, count.KINDS[kind]).syncs == count.KINDS[kind].syncs(shape, root), str(shape)
 
 
-@pytest.mark.parametrize(("formula", "syncs"), [("n + d + 3", 9), ("2n + 2d + 6", 18), ("d + 3", 5), ("n + 10", 14)])
+@pytest.mark.parametrize(
+    ("formula", "syncs"), [("n + d + 3", 9), ("2n + 2d + 6", 18), ("d + 3", 5), ("n + a + 10", 17)]
+)
 def test_formulas_are_read(formula: str, syncs: int) -> None:
-    assert count.Kind(print, print, formula).syncs(count.Shape(4, 2)) == syncs
+    assert count.Kind(print, print, formula).syncs(count.Shape(4, 2), Path("/proc/self/fd")) == syncs
 
 
 def test_a_process_commit_makes_none(tmp_path: Path) -> None:

@@ -311,6 +311,34 @@ def test_the_target_became_a_directory(root: Path) -> None:
     assert sorted(os.listdir(root / ".txfiles")) == ["format", "lock"]
 
 
+class _After(_fs.KernelFS):
+    """Does something once, after the first round of syncs."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act: Callable[[], object] | None = act
+
+    def run_all(self, jobs: Any) -> None:
+        super().run_all(jobs)
+        act, self._act = self._act, None
+        if act is not None:
+            act()
+
+
+def test_a_directory_was_swapped_for_another_in_the_sync_round(root: Path) -> None:
+    with FileTransaction(root) as tx:
+        for path in ("c", "d/a", "e/a"):
+            tx.write(path, f"old {path}")
+
+    def swap() -> None:
+        (root / "d").rename(root / "f")
+        (root / "e").rename(root / "d")
+
+    with _fs.use(_After(swap)), pytest.raises(ConflictError), FileTransaction(root) as tx:
+        tx.write("c", "new")
+        tx.write("d/a", "new")
+    assert tree(root) == {"c": b"old c", "d": None, "d/a": b"old e/a", "f": None, "f/a": b"old d/a"}
+
+
 @pytest.mark.parametrize("what", ["root moved", "root replaced", "private directory replaced", "lock replaced"])
 def test_the_place_is_no_longer_the_one_that_was_opened(root: Path, tmp_path: Path, what: str) -> None:
     tx = FileTransaction(root).begin()

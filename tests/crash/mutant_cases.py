@@ -272,6 +272,59 @@ def undone_beside_theirs(fs: SimFS) -> None:
     fs.plan = None
 
 
+def undone_beside_emptied(fs: SimFS) -> None:
+    """Who has a deleted file open empties it, and then the commit fails."""
+
+    def fail() -> None:
+        fs.put(private(fs, ".1"), "")
+        raise OSError(errno.EIO, "injected")
+
+    with pytest.raises(CommitError), FileTransaction("/sim") as tx:
+        s.delete_and_write(tx)
+        fs.plan = s.at_call("rename", 3, fail)
+    fs.plan = None
+
+
+def undo_interrupted(fs: SimFS) -> None:
+    """A Ctrl-C comes in the midst of an undo, which then begins again: nothing in it is somebody else's."""
+
+    def fail() -> None:
+        fs.plan = s.at_call("rename", 3, interrupt)  # of the undo: its journal, b, then a
+        raise OSError(errno.EIO, "injected")
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught, FileTransaction("/sim") as tx:
+        WRITES(tx)
+        fs.plan = s.at_call("rename", 4, fail)
+    fs.plan = None
+    assert isinstance(caught.value.__cause__, CommitError)
+    assert not getattr(caught.value.__cause__, "__notes__", [])
+
+
+def beside_mkdir(mode: int, *names: str) -> Step:
+    """Somebody makes a directory that a commit is about to make."""
+
+    def step(fs: SimFS) -> None:
+        def make() -> None:
+            fs.mkdirs("/sim/x", mode=mode)
+            for name in names:
+                fs.put(f"/sim/x/{name}", "other")
+
+        with FileTransaction("/sim") as tx:
+            s.new_tree(tx)
+            fs.plan = s.at_call("rename", 1, make)
+        fs.plan = None
+
+    return step
+
+
+def keep_theirs_is_refused(fs: SimFS) -> None:
+    with pytest.raises(RecoveryError, match="is damaged"):
+        decided("keep-theirs")(fs)
+
+
 def rmdir_fails(fs: SimFS) -> None:
     def fail() -> None:
         raise OSError(errno.EIO, "injected")
@@ -400,8 +453,8 @@ CASES = {
             to_aborting,
             without_sync(begin_process),
         ),
-        case("few-syncs", commit(write("a", "dir/one")), syncs_of(write("a", "dir/one"), 3, 4)),
-        case("few-syncs-new-directory", commit(write("dir/one")), syncs_of(write("dir/x/y"), 2, 7)),
+        case("few-syncs", commit(write("a", "dir/one")), syncs_of(write("a", "dir/one"), 3, 5)),
+        case("few-syncs-new-directory", commit(write("dir/one")), syncs_of(write("dir/x/y"), 2, 8)),
         Scenario("first-commit-below", s.then(never_used, directory("dir")), [commit(write("dir/x"))]),
         # directories that somebody made or removed
         case("theirs-after-rmdir", dying(old_tree, "rename", 3), directory("gone"), recover_now, entry("gone", "dir")),
@@ -764,6 +817,57 @@ CASES = {
             dying(WRITES, "rename", 3),
             overwrite(f"{PRIVATE}/format", "txfiles 2 flock\n"),
             refused(JournalVersionError),
+        ),
+        # an undo in the commit itself, and directories of others
+        case(
+            "undo-beside-theirs",
+            meddled_commit(WRITES, 3, s.then(replaced("/sim/a"), overwrite("/sim/e"))),
+            shows(a="other", b="old b", e="other"),
+            nothing_left,
+        ),
+        case(
+            "undo-beside-their-new-file",
+            meddled_commit(write("A", "b", "e"), 3, s.then(replaced("/sim/A"), overwrite("/sim/e"))),
+            shows(A="other", b="old b", e="other"),
+            nothing_left,
+        ),
+        case("undo-twice", undo_interrupted, shows(a="old a", b="old b", e=None), nothing_left),
+        case("undo-of-an-emptied-file", undone_beside_emptied, shows(a="old a", b=""), nothing_left),
+        case(
+            "rolled-back-without-token",
+            dying(WRITES, "rename", 4),
+            damage(".2", content="other"),
+            refused(RecoveryError),
+            keep_theirs_is_refused,
+            decided("roll-back"),
+            shows(a="old a", b="old b", e=None),
+            nothing_left,
+        ),
+        case("theirs-before-mkdir", beside_mkdir(0o750), entry("x", "dir", 0o750), shows(z="new", **{"x/y": "new"})),
+        case(
+            "theirs-before-mkdir-private",
+            beside_mkdir(0o700, "secret"),
+            entry("x", "dir", 0o700),
+            shows(z="new", **{"x/y": "new", "x/secret": "other"}),
+        ),
+        Scenario(
+            "home-round-fails",
+            s.then(never_used, s.failing(write("a"), "sync_file", 1, flushed=False)),
+            [commit(write("a"))],
+        ),
+        Scenario(
+            "half-made-root",
+            s.half_made_root,
+            [s.in_new_root],
+            recover=s.recover_new_root,
+            check=s.whole_new_root,
+        ),
+        Scenario(
+            "copied-root",
+            s.copied_root,
+            [s.in_new_root],
+            recover=s.recover_copied_root,
+            check=s.whole_copied_root,
         ),
         case(
             "format-lost", dying(WRITES, "rename", 3), lambda fs: fs.remove(f"{PRIVATE}/format"), refused(RecoveryError)

@@ -36,14 +36,14 @@ PROTOCOL = ("_durable", "_protocol", "_recover", "_two_phase", "_tokens", "_home
 ORDERED = ("_durable", "_protocol", "_recover", "_two_phase")
 CHECKS = {  # where every condition counts: the functions of each module, all of them where none is named
     "_evidence": "",
-    "_inventory": "take is_ours _pending is_process stays keeps_old",
+    "_inventory": "read_head take is_ours _pending is_process stays keeps_old",
     "_recover": "check_format ensure_format _recover_one judge _is_whole _require_untainted decide _remove_loose",
     "_protocol": "_secure _apply_delete _apply_directory _apply_write _make_parents _undo_write _undo_delete "
-    "_undo_directory",
+    "_undo_directory _finish_if_begun",
     "_durable": "first_round",
     "_metadata": "matches",
     "_home": "Home.format_is_ours",
-    "_journal": "_body Head.vouches_for_file Head.vouches_for_dir",
+    "_journal": "_body Head.vouches_for_file Head.vouches",
 }
 TABLE = Path(__file__).with_name("mutants.txt")
 CAP = 32  # states of one power loss, where the table has no other number

@@ -660,6 +660,33 @@ def whole_new_root(fs: SimFS, allowed: Sequence[Tree]) -> None:
     assert not there or fs.get("/sim/new/root/a") == b"new"
 
 
+def half_made_root(fs: SimFS) -> None:
+    """Somebody made the directories above, and was killed before any sync."""
+    fs.mkdirs("/sim/new", synced=False)
+
+
+def copied_root(fs: SimFS) -> None:
+    """A root is copied with its private directory, and nothing of the copy synced."""
+    files(fs)
+    for _ in range(2):
+        commit(write("a"))(fs)
+    fs.sync_everything()
+    for directory in ("/sim/new", "/sim/new/root", "/sim/new/root/.txfiles"):
+        fs.mkdirs(directory, synced=False)
+    for name in fs.names(PRIVATE):
+        fs.put(f"/sim/new/root/.txfiles/{name}", fs.get(f"{PRIVATE}/{name}"), mode=0o600, synced=False)
+    fs.put("/sim/new/root/a", fs.get("/sim/a"), synced=False)
+
+
+def whole_copied_root(fs: SimFS, allowed: Sequence[Tree]) -> None:
+    assert len(allowed) > 1 or fs.get("/sim/new/root/a") == b"new"
+
+
+def recover_copied_root(fs: SimFS) -> None:
+    with suppress(FileNotFoundError, RecoveryError):  # the copy itself may have been lost
+        recover("/sim/new/root")
+
+
 def overwritten_since_head(fs: SimFS) -> None:
     """Another program overwrote what the last transaction wrote, and did not sync."""
     files(fs)
@@ -669,13 +696,12 @@ def overwritten_since_head(fs: SimFS) -> None:
 
 
 def directory_again(fs: SimFS) -> None:
-    """Somebody removed a directory that the last transaction used, and made it anew without a sync."""
+    """Somebody removed a directory that the last transaction used, and made it anew, of its number, unsynced."""
     files(fs)
     commit(write("x/y"))(fs)
     fs.sync_everything()
     fs.remove("/sim/x/y")
     fs.remove("/sim/x")
-    fs.put("/sim/e", "takes its inode number")
     fs.mkdirs("/sim/x", synced=False)
 
 

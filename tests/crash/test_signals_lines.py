@@ -82,3 +82,48 @@ def test_ctrl_c_between_two_lines_of_a_commit(root: Path, durability: str) -> No
     while _in_child(root, number, durability):
         number += 1 if DEEP else 17
     assert number > 500
+
+
+class _Ends(Exception):
+    """Of the user's own: a block that raises is rolled back."""
+
+
+def _leave(tx: FileTransaction, number: int, how: str) -> int:
+    """Commit or roll back with an interrupt at this event; how many events were left."""
+    tracer = Interrupt(number)
+    raised: BaseException | None = None
+    try:
+        with tx:
+            for name, content in NEW.items():
+                tx.write(name, content)
+            sys.settrace(tracer)
+            if how == "rollback":
+                raise _Ends
+    except BaseException as error:
+        raised = error
+    finally:
+        sys.settrace(None)
+    if tracer.left <= 0:
+        assert isinstance(raised, KeyboardInterrupt), repr(raised)
+    return tracer.left
+
+
+@pytest.mark.parametrize("how", ["commit", "rollback"])
+def test_ctrl_c_at_the_very_end_is_what_is_raised(root: Path, how: str) -> None:
+    many = 10**6
+    events = many - _leave(FileTransaction(root), many, how)
+    for number in range(max(10, events - 300), events + 1):  # from where `rollback` was entered
+        for name, content in OLD.items():
+            (root / name).write_bytes(content)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                _leave(FileTransaction(root), number, how)
+                assert tree(root) in ((OLD,) if how == "rollback" else (OLD, NEW))
+                assert resting(root)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, f"event {number} of {events}"
