@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +16,7 @@ from txfiles._rounds import descriptors
 from txfiles.errors import ConflictError, UnsupportedFilesystemError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
     from txfiles._fs import FileSystem, Stat
     from txfiles._rounds import Job, Sync
@@ -81,16 +81,15 @@ class Tokens:
 
     def link_file(self, at: int, name: bytes, path: bytes) -> Token:
         """Make the file `path` itself the token, by a hard link: how a move keeps its content."""
-        number = self.reserve()
-        self._made.add(number)
-        self.hard_link(at, name, self.name(number), path)
-        found = self.fs.stat(self.at, self.name(number))
-        meta = _metadata.read(self.fs, self.at, self.name(number), found)
-        if stat.S_ISLNK(found.st_mode):
-            text = self.fs.readlink(self.at, self.name(number))
-            return Token(number, identity_of(found, text), digest_of_link(text), meta)
-        digest = digest_of_file(self.fs, self.at, self.name(number), found.st_size)
-        return Token(number, identity_of(found), digest, meta)
+        with self._new() as number:
+            self.hard_link(at, name, self.name(number), path)
+            found = self.fs.stat(self.at, self.name(number))
+            meta = _metadata.read(self.fs, self.at, self.name(number), found)
+            if stat.S_ISLNK(found.st_mode):
+                text = self.fs.readlink(self.at, self.name(number))
+                return Token(number, identity_of(found, text), digest_of_link(text), meta)
+            digest = digest_of_file(self.fs, self.at, self.name(number), found.st_size)
+            return Token(number, identity_of(found), digest, meta)
 
     def link_old(self, tree: Tree, op: Operation) -> Identity:
         """Link what a write replaces to its `.old`; the identity of what was linked."""
@@ -142,12 +141,23 @@ class Tokens:
         return True
 
     def symlink(self, text: bytes) -> Token:
+        with self._new() as number:
+            self.fs.symlink(text, self.at, self.name(number))
+            found = self.fs.stat(self.at, self.name(number))
+            meta = _metadata.read(self.fs, self.at, self.name(number), found)
+            return Token(number, identity_of(found, text), digest_of_link(text), meta)
+
+    @contextmanager
+    def _new(self) -> Iterator[int]:
+        """The number of a token that is made in the block; where the block fails, the token goes."""
         number = self.reserve()
         self._made.add(number)
-        self.fs.symlink(text, self.at, self.name(number))
-        found = self.fs.stat(self.at, self.name(number))
-        meta = _metadata.read(self.fs, self.at, self.name(number), found)
-        return Token(number, identity_of(found, text), digest_of_link(text), meta)
+        try:
+            yield number
+        except BaseException:
+            with suppress(OSError):  # the error that led here is the one to raise
+                self.remove(number)
+            raise
 
     def remove(self, number: int) -> None:
         """Unlink a token of this transaction that is no longer wanted; one that is gone already is no error."""
@@ -211,19 +221,17 @@ class Tokens:
     def keep(self, number: int, fd: int, mode: int) -> None:
         """Take over the descriptor that wrote a token: kept for the sync round, or closed where another can be had."""
         kept = len(self._open)
+        self._open[number] = fd
         if kept < _KEEP_OPEN[0] or kept < min(_KEEP_OPEN[1], descriptors() // 16):
-            self._open[number] = fd
             return
-        try:
-            if self.durable and not mode & stat.S_IRUSR:
-                self.fs.sync_file(fd)
-                self._synced.add(number)
-        finally:
-            self.fs.close(fd)
+        if self.durable and not mode & stat.S_IRUSR:
+            self.fs.sync_file(fd)
+            self._synced.add(number)
+        self.fs.close(self._open.pop(number))
 
 
 class Writer:
-    """The one way in which content gets into a token. Ends with `finish` or `discard`."""
+    """The one way in which content gets into a token. Ends with `discard`, which follows `finish`, too."""
 
     def __init__(self, tokens: Tokens, number: int, fd: int, path: bytes) -> None:
         self.number = number
@@ -234,6 +242,7 @@ class Writer:
         self._fd = fd
         self._digest = Digest()
         self._started = 0
+        self._finished = False
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Write all of `data`, however many system calls it takes; its length in bytes."""
@@ -280,14 +289,15 @@ class Writer:
                 found = self._fs.fstat(self._fd)
             fd, self._fd = self._fd, -1
             self._tokens.keep(self.number, fd, meta.mode)
+            self._finished = True
         except OSError as error:
             _paths.give_name(error, self._path)
             raise
         return Token(self.number, identity_of(found), self._digest.hexdigest(), meta)
 
     def discard(self) -> None:
-        """Close and unlink the token; does nothing after `finish`."""
-        if self._fd >= 0:
+        """Close and unlink the token; does nothing after a `finish` that succeeded."""
+        if not self._finished:
             self.close()
             self._tokens.remove(self.number)
 

@@ -8,12 +8,14 @@ import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.boundary import tree
-from txfiles import FileTransaction
+from txfiles import FileTransaction, _fs, _tokens
 from txfiles.errors import CommitError, InvalidPathError, TxFilesError
+from txfiles.testing._faults import FaultyFS
 
 
 def _private(root: Path) -> list[str]:
@@ -84,6 +86,52 @@ def test_refused_with_the_path_and_nothing_staged(root: Path, case: str) -> None
         assert isinstance(caught.value, OSError)
         assert (caught.value.errno, caught.value.filename) == (number, str(root) if path == "ROOT" else path)
         assert _private(root) == ["format", "lock"]
+    assert tree(root) == before
+
+
+FAILING: dict[str, Call] = {
+    "write": lambda tx: tx.write("b", "new"),
+    "open": lambda tx: tx.open("b", "w").close(),
+    "move a file": lambda tx: tx.move("a", "x"),
+    "move a link": lambda tx: tx.move("link", "x"),
+    "copy a file": lambda tx: tx.copy("a", "x"),
+    "copy a link": lambda tx: tx.copy("d", "x"),
+}
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EDQUOT, "quota"), KeyboardInterrupt()], ids=["error", "interrupt"])
+@pytest.mark.parametrize("case", FAILING)
+def test_a_call_that_fails_on_the_way_leaves_nothing(
+    root: Path, case: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each of its system calls; also where a token is closed at once, and synced because none may open it again."""
+    monkeypatch.setattr(_tokens, "_KEEP_OPEN", (0, 0))
+    _fill(root)
+    (root / "b").chmod(0o200)
+    before = tree(root)
+
+    def attempt(nth: int) -> int:
+        """How many system calls the call makes, of which the `nth` fails."""
+        begun: list[int] = []
+
+        def plan(number: int, name: str) -> None:
+            if begun and number == begun[0] + nth and (name != "close" or isinstance(error, OSError)):
+                raise error
+
+        fs: Any = FaultyFS(_fs.KernelFS(), plan)
+        with _fs.use(fs):
+            tx = FileTransaction(root).begin()
+        begun.append(fs.calls)
+        try:
+            FAILING[case](tx)
+        except (OSError, KeyboardInterrupt):
+            assert _private(root) == ["format", "lock"], fs.trace[begun[0] + nth - 1]
+        calls: int = fs.calls - begun[0]
+        tx.rollback()
+        return calls
+
+    for nth in range(1, attempt(0) + 1):
+        attempt(nth)
     assert tree(root) == before
 
 
