@@ -140,10 +140,11 @@ class Home:
         except FileNotFoundError:
             return False
 
-    def share(self, fd: int) -> Stat:
-        """Let all read a file of our own who may write the private directory: its group, and its owner if root made it.
+    def share(self, fd: int, mode: int = 0o600) -> Stat:
+        """Give a new file of our own its mode, whatever the umask, and to all who may write the private directory.
 
-        Or one run as root would lock the owner of the directory out. Returns what the file was before.
+        Those are its group, and its owner if root made the file: or one run as root would lock the owner of the
+        directory out. Returns what the file was before.
         """
         file, private = self.fs.fstat(fd), self.fs.fstat(self.private_fd)
         shared = bool(private.st_mode & stat.S_IWGRP)
@@ -153,8 +154,9 @@ class Home:
             with suppress(PermissionError):  # a group that we are not in; root that is nobody on a server
                 self.fs.chown(fd, uid, gid)
         if shared:
-            mode = stat.S_IMODE(file.st_mode)
-            self.fs.chmod(fd, mode | (mode & 0o600) >> 3)
+            mode |= (mode & 0o600) >> 3
+        if mode & ~file.st_mode:
+            self.fs.chmod(fd, mode)
         return file
 
     def names(self) -> list[bytes]:
@@ -340,7 +342,13 @@ def _make_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
         except OSError as error:
             error.filename = _paths.decode(_paths.join(root, _layout.PRIVATE))
             raise
-        fd = open_private(fs, root, root_fd)
+        try:
+            fd = open_private(fs, root, root_fd)
+        except PermissionError:
+            if made:  # the umask takes it from its owner: it would be in the way for ever
+                with suppress(OSError):
+                    fs.rmdir(root_fd, _layout.PRIVATE)
+            raise
     try:
         if made:
             fs.chmod(fd, 0o700)  # whatever the umask

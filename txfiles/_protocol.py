@@ -131,10 +131,11 @@ def _write_intent(
     fs, tokens = home.fs, staging.tokens
     name = _layout.journal(tokens.tid, "intent")
     # A process journal is made read-only: so it is known for what it is even when a power loss left it garbage.
-    fd = fs.create(home.private_fd, name, 0o600 if durability == "full" else 0o400)
+    mode = 0o600 if durability == "full" else 0o400
+    fd = fs.create(home.private_fd, name, mode)
     try:
         made.append(name)
-        ino = home.share(fd).st_ino  # first: if root dies here, the owner of the directory has to recover
+        ino = home.share(fd, mode).st_ino  # first: if root dies here, the owner of the directory has to recover
         journal = Journal(
             tid=tokens.tid,
             seq=1 if head is None else head.seq + 1,

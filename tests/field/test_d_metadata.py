@@ -134,6 +134,49 @@ def test_d03_a_strict_umask_is_never_widened(root: Path, mask: int) -> None:
     assert mode(root / ".txfiles") == 0o700
 
 
+TWICE = """
+    from txfiles import FileTransaction, recover
+    for turn in "12":
+        recover(sys.argv[1])
+        with FileTransaction(sys.argv[1], durability=sys.argv[2]) as tx:
+            tx.write("a", turn)
+            tx.write(f"new {time.time_ns()}", turn)
+"""
+
+
+@pytest.mark.needs("users")
+@pytest.mark.parametrize("durability", ["full", "process"])
+@pytest.mark.parametrize("bits", [0o755, 0o2775], ids=oct)
+@pytest.mark.parametrize("mask", [0o777, 0o477, 0o277], ids=oct)
+def test_d03_a_umask_that_takes_from_the_owner_closes_no_root(mask: int, bits: int, durability: str) -> None:
+    with public_directory() as root:
+        (root / "a").write_text("old")
+        for path in (root, root / "a"):
+            os.chown(path, 1000, 1000)
+        root.chmod(bits)
+        run_python(TWICE, root, durability, **as_user(1000)).check()
+        for name in ("format", "lock", "HEAD"):
+            (root / ".txfiles" / name).unlink()
+        for now in (mask, 0o022):
+            run_python(TWICE, root, durability, **as_user(1000, umask=now)).check()
+            wanted = {"format": 0o600, "lock": 0o600, "HEAD": 0o600 if durability == "full" else 0o400}
+            if bits & 0o020:
+                wanted = {name: own | own >> 3 for name, own in wanted.items()}
+            assert {path.name: mode(path) for path in (root / ".txfiles").iterdir()} == wanted
+        assert (root / "a").read_text() == "2"
+
+
+@pytest.mark.needs("users")
+@pytest.mark.parametrize("mask", [0o777, 0o477], ids=oct)
+def test_d03_where_it_closes_the_private_directory_nothing_is_made(mask: int) -> None:
+    with public_directory() as root:
+        os.chown(root, 1000, 1000)
+        refused = run_python(TWICE, root, "full", **as_user(1000, umask=mask))
+        assert "PermissionError" in refused.stderr
+        assert list(root.iterdir()) == []
+        run_python(TWICE, root, "full", **as_user(1000)).check()
+
+
 @pytest.mark.parametrize("existing", [0o077, 0o604, 0o660, 0o7777], ids=oct)
 @pytest.mark.parametrize("end", ["commit", "recovery", "undo"])
 def test_d16_mode_and_group_stay_however_odd(root: Path, existing: int, end: str) -> None:
