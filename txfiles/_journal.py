@@ -10,6 +10,7 @@ whole one counts. The bytes are untrusted: every field is checked, and what does
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import re
 from dataclasses import dataclass, replace
@@ -151,6 +152,7 @@ def taint(boot: str) -> bytes:
 
 
 def encode(journal: Journal) -> bytes:
+    """Raises `OSError` for what no journal can hold."""
     global _newest
     import orjson
 
@@ -164,11 +166,24 @@ def encode(journal: Journal) -> bytes:
         "ops": [_encode_op(op) for op in journal.ops],
         "dirs": [[_escape(path), ino] for path, ino in journal.dirs],
     }
-    body = orjson.dumps(fields)
+    try:
+        body = orjson.dumps(fields)
+    except TypeError as error:  # of an integer beyond 64 bits
+        raise _beyond_64_bits(journal) from error
     raw = b"txfiles journal %d %d %s\n%s" % (VERSION, len(body), _checksum(body), body)
     if len(raw) <= _REMEMBERED:
         _newest = raw, Head(fields)
     return raw
+
+
+def _beyond_64_bits(journal: Journal) -> OSError:
+    """As a time can be, which tmpfs does not limit."""
+    for op in journal.ops:
+        for file in (op.old, op.new):
+            if file is not None and not -(1 << 63) <= file.mtime_ns < 1 << 64:
+                message = "its time of modification is beyond 64 bits of nanoseconds"
+                return OSError(errno.EOVERFLOW, message, _paths.decode(op.path))
+    return OSError(errno.EOVERFLOW, "a number is beyond 64 bits")
 
 
 def decode(raw: bytes, name: str) -> Journal:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.boundary import nth_call, tree
 from tests.support.inject import SYNC, traced
+from tests.support.mounts import tmpfs
 from txfiles import FileTransaction, _fs, recover, status
 from txfiles.errors import CommitError, CommitOutcomeUnknownError, ConflictError, SettleError, TxFilesError
 from txfiles.testing._faults import FaultyFS
@@ -337,6 +338,24 @@ def test_a_directory_was_swapped_for_another_in_the_sync_round(root: Path) -> No
         tx.write("c", "new")
         tx.write("d/a", "new")
     assert tree(root) == {"c": b"old c", "d": None, "d/a": b"old e/a", "f": None, "f/a": b"old d/a"}
+
+
+@pytest.mark.needs("mount")
+@pytest.mark.parametrize("seconds", [20_000_000_000, -20_000_000_000])
+@pytest.mark.parametrize("change", ["write", "delete", "move"])
+def test_a_time_that_no_journal_can_hold(root: Path, change: str, seconds: int) -> None:
+    with tmpfs(root):
+        _used(root)
+        (root / "old").write_text("old")
+        os.utime(root / "old", (0, seconds))
+        tx = FileTransaction(root).begin()
+        tx.write("a", "new")
+        getattr(tx, change)("old", *{"write": ["new"], "move": ["moved"]}.get(change, []))
+        with pytest.raises(CommitError, match="its time of modification is beyond 64 bits") as caught:
+            tx.commit()
+        assert (caught.value.outcome, caught.value.path) == ("before", "old")
+        assert tree(root) == {"first": b"x", "old": b"old"}
+        assert status(root).clean
 
 
 @pytest.mark.parametrize("what", ["root moved", "root replaced", "private directory replaced", "lock replaced"])
