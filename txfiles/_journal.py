@@ -22,6 +22,7 @@ from txfiles.errors import JournalCorruptError, JournalVersionError
 VERSION = 1
 NO_BOOT_ID = "0"  # in a note of a failed sync, where a restart cannot be told: there it holds for ever
 MAX_SIZE = 1 << 30
+_FOR_NOTES = 1 << 10  # bytes of it
 _NO_ID = (1 << 32) - 1  # what chown(2) takes for "leave it as it is"
 
 OpKind = Literal["delete", "rmdir", "mkdir", "write"]
@@ -171,6 +172,8 @@ def encode(journal: Journal) -> bytes:
     except TypeError as error:  # of an integer beyond 64 bits
         raise _beyond_64_bits(journal) from error
     raw = b"txfiles journal %d %d %s\n%s" % (VERSION, len(body), _checksum(body), body)
+    if len(raw) > MAX_SIZE - _FOR_NOTES:  # or the next transaction could not read it
+        raise OSError(errno.EFBIG, f"a journal of {len(raw)} bytes is too large")
     if len(raw) <= _REMEMBERED:
         _newest = raw, Head(fields)
     return raw

@@ -16,7 +16,7 @@ import pytest
 from tests.support.boundary import nth_call, tree
 from tests.support.inject import SYNC, traced
 from tests.support.mounts import tmpfs
-from txfiles import FileTransaction, _fs, recover, status
+from txfiles import FileTransaction, _fs, _journal, recover, status
 from txfiles.errors import CommitError, CommitOutcomeUnknownError, ConflictError, SettleError, TxFilesError
 from txfiles.testing._faults import FaultyFS
 
@@ -356,6 +356,23 @@ def test_a_time_that_no_journal_can_hold(root: Path, change: str, seconds: int) 
         assert (caught.value.outcome, caught.value.path) == ("before", "old")
         assert tree(root) == {"first": b"x", "old": b"old"}
         assert status(root).clean
+
+
+def test_a_journal_that_nobody_could_read_is_not_written(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _used(root)
+    size = (root / ".txfiles/HEAD").stat().st_size
+    monkeypatch.setattr(_journal, "MAX_SIZE", 2 * size + 1024)
+    with (
+        pytest.raises(CommitError, match=r"a journal of \d+ bytes is too large") as caught,
+        FileTransaction(root) as tx,
+    ):
+        for number in range(10):
+            tx.write(f"{number}", "new")
+    assert caught.value.outcome == "before"
+    assert tree(root) == {"first": b"x"}
+    assert status(root).clean
+    with FileTransaction(root) as tx:
+        tx.write("a", "fits")
 
 
 @pytest.mark.parametrize("what", ["root moved", "root replaced", "private directory replaced", "lock replaced"])
