@@ -63,7 +63,7 @@ class Snapshot:
         self._reader: Reader | None = None
         self._fs = fs
         self._root = root
-        self._names = [_paths.normalize(name) for name in names]
+        self._names = list(dict.fromkeys(_paths.normalize(name) for name in names))
         self._pins = _Files(fs, self._names)
         self._timeout = timeout
         self._durable = durable

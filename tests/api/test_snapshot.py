@@ -436,6 +436,14 @@ def test_descriptors_are_bounded(root: Path, store: FileStore) -> None:
     assert descriptors() == before
 
 
+def test_two_spellings_of_a_pinned_file_are_one(store: FileStore) -> None:
+    put(store, big="x" * 100_000)
+    before = descriptors()
+    with store.snapshot("big", "./big", b"big") as snap:
+        assert snap.read("./big") == b"x" * 100_000
+    assert descriptors() == before
+
+
 def test_many_directories(store: FileStore) -> None:
     names = [f"d{n % 50}/e{n}/f" for n in range(150)]
     with store.transaction() as tx:
