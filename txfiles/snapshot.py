@@ -10,7 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txfiles import _json, _paths, _trees
-from txfiles._fs import release
+from txfiles._fs import KernelFS, release
 from txfiles._question import Question
 from txfiles._reader import Reader
 from txfiles._view import C, View, refuse_special, version_of
@@ -32,6 +32,18 @@ _CHUNK = 1 << 20
 _SMALL = 1 << 16  # bytes up to which a pinned file is kept in memory
 _KEEP_OPEN = 64  # descriptors that a snapshot holds for its larger pinned files; the rest are kept in memory, too
 
+_forks = 0  # between the process that imported this module and the one that runs
+_mutex_after_fork = threading.RLock()
+
+
+def _note_fork() -> None:
+    global _forks, _mutex_after_fork
+    _forks += 1
+    _mutex_after_fork = threading.RLock()
+
+
+KernelFS().on_fork(_note_fork)
+
 
 class Snapshot:
     """Reads of one committed state of a root, made by `FileStore.snapshot`; a context manager.
@@ -49,6 +61,9 @@ class Snapshot:
     Entering raises `LockTimeoutError` when the root is not at rest for a moment in all of `timeout`,
     `PermissionError` when its private directory cannot be read, `RecoveryError` and its kinds when nobody can tell the
     state before recovery is given a decision, and `OSError`. Paths are those of `FileTransaction`.
+
+    A snapshot may be used by several threads; it belongs to the process that entered it. A forked child can read what
+    is in memory, and close its descriptors; everything else raises `TransactionClosedError` there.
 
     Programs that do not use txfiles are not seen: a file that one of them changes changes in the snapshot, too, unless
     it was replaced by a rename and is pinned.
@@ -70,6 +85,7 @@ class Snapshot:
         self._pinned: dict[bytes, _File | None] = {}
         self._answers: dict[tuple[str, bytes], object] = {}
         self._mutex = threading.RLock()
+        self._forks = _forks
         self._ended = False
         self._state_version: str | None = None
 
@@ -94,6 +110,7 @@ class Snapshot:
     def __enter__(self) -> Self:
         if self._reader is not None or self._ended:
             raise TransactionClosedError("the snapshot was entered already; make a new one")
+        self._forks = _forks
         reader = Reader(self._fs, self._root, self._timeout, durable=self._durable)
         try:
             files = reader.begin(self._pins, follow=not self._names)
@@ -108,8 +125,8 @@ class Snapshot:
         return self
 
     def close(self) -> None:
-        """End the snapshot and free its descriptors; may be called again."""
-        with self._mutex:
+        """End the snapshot and free its descriptors, of this process only; may be called again."""
+        with self._serially():
             self._ended = True
             reader, self._reader = self._reader, None
             if reader is not None:
@@ -124,7 +141,8 @@ class Snapshot:
     def __del__(self) -> None:
         if self._reader is not None:
             try:
-                warnings.warn(f"{self!r} was dropped while open", ResourceWarning, stacklevel=2, source=self)
+                if self._forks == _forks:
+                    warnings.warn(f"{self!r} was dropped while open", ResourceWarning, stacklevel=2, source=self)
             finally:  # also where warnings are errors
                 self.close()
 
@@ -133,12 +151,21 @@ class Snapshot:
             raise TransactionClosedError(f"the snapshot {'has ended' if self._ended else 'was not entered'}")
         return self._reader
 
+    def _serially(self) -> threading.RLock:
+        """What serialises the calls; in a forked child another one, for a thread that is not there may have the own."""
+        return self._mutex if self._forks == _forks else _mutex_after_fork
+
+    def _require_mine(self) -> None:
+        """A descriptor and its copy in a forked child have one offset: both would read half of a file or directory."""
+        if self._forks != _forks:
+            raise TransactionClosedError("the snapshot belongs to the process that entered it")
+
     # -- reading ------------------------------------------------------------------------------------------------
 
     def read(self, path: AnyPath) -> bytes:
         """The content of a file. Raises `SnapshotExpiredError`, `OSError` and `InvalidPathError`."""
         name = _paths.normalize(path)
-        with self._mutex:
+        with self._serially():
             reader = self._reader or self._open_reader()
             if name in self._pinned:
                 file = self._pinned[name]
@@ -146,6 +173,7 @@ class Snapshot:
                     return self._content(name, file)
                 self._answers["file", name] = file
                 return file.data
+            self._require_mine()
             question = _Files(self._fs, (name,))
             try:
                 with _paths.Naming(name):
@@ -162,8 +190,11 @@ class Snapshot:
         self._answers["file", name] = FileNotFoundError if file is None else file
         if file is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", _paths.decode(name))
+        if file.data is not None:
+            return file.data
+        self._require_mine()
         with _paths.Naming(name):
-            return file.content(self._fs) if file.data is None else file.data
+            return file.content(self._fs)
 
     def read_text(self, path: AnyPath) -> str:
         """The same, decoded from UTF-8; newlines as they are. Raises `UnicodeDecodeError`."""
@@ -199,12 +230,13 @@ class Snapshot:
         query: Callable[[View[Any], bytes], T],
         pinned: Callable[[_File | None], T] | None = None,
     ) -> T:
-        with self._mutex:
+        with self._serially():
             reader = self._open_reader()
             try:
                 if pinned is not None and what in self._pinned:
                     answer = pinned(self._pinned[what])
                 else:
+                    self._require_mine()
                     answer = reader.ask(_Names(query, what))
             except OSError as error:
                 self._answers[kind, what] = type(error)
@@ -217,7 +249,7 @@ class Snapshot:
     def require_unchanged(self, tree: Tree) -> None:
         """Raise `ConflictError` if anything that was read, listed or looked up is otherwise in `tree` now."""
         view: View[Any] = View(tree.fs, tree, tree.at)
-        with self._mutex:
+        with self._serially():
             for (kind, what), answer in self._answers.items():
                 expected = answer.version if isinstance(answer, _File) else answer
                 now: object

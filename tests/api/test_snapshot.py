@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import threading
+import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -216,6 +219,106 @@ def test_one_snapshot_in_many_threads(store: FileStore) -> None:
         for thread in threads:
             thread.join()
     assert not failures
+
+
+# -- fork -----------------------------------------------------------------------------------------------------------
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """The exit code of a forked child that does it: 0 when nothing was raised."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_forked_child_reads_what_is_in_memory_and_nothing_else(root: Path, store: FileStore) -> None:
+    big = "0123456789" * 10_000
+    put(store, small="x", big=big, other="x")
+    with store.snapshot("small", "big", "missing") as snap:
+        assert snap.read_text("big") == big
+
+        def refused() -> None:
+            assert snap.read("small") == b"x"
+            assert snap.exists("big")
+            assert snap.version("big") == snap.version("./big")
+            with pytest.raises(FileNotFoundError):
+                snap.read("missing")
+            for call in (
+                lambda: snap.read("big"),
+                lambda: snap.read("other"),
+                lambda: snap.exists("other"),
+                lambda: snap.version("other"),
+                snap.listdir,
+                lambda: snap.glob("*"),
+            ):
+                with pytest.raises(TransactionClosedError, match="the process that entered it"):
+                    call()
+            with store.snapshot("big") as own:
+                assert own.read_text("big") == big
+                assert own.listdir() == ["big", "other", "small"]
+
+        def closed() -> None:
+            before = descriptors()
+            snap.close()
+            assert descriptors() < before
+            with pytest.raises(TransactionClosedError, match="has ended"):
+                snap.read("small")
+
+        def unused() -> None:
+            with new:
+                assert new.read_text("big") == big
+                assert in_child(refused) == 0
+
+        new = store.snapshot("big")
+        for work in (refused, closed, unused):
+            assert in_child(work) == 0
+            assert snap.read_text("big") == big
+            assert snap.listdir() == ["big", "other", "small"]
+
+
+def test_a_forked_child_waits_for_no_thread_of_its_parent(store: FileStore) -> None:
+    put(store, a="x")
+    reading, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        reading.set()
+        go_on.wait()
+
+    with _fs.use(_Meanwhile(wait)), store.snapshot("b") as snap:  # type: ignore[arg-type]
+        thread = threading.Thread(target=lambda: snap.read("a"))
+        thread.start()
+        reading.wait()
+
+        def refused() -> None:
+            signal.alarm(20)
+            with pytest.raises(TransactionClosedError):
+                snap.read("a")
+            snap.close()
+
+        try:
+            assert in_child(refused) == 0
+        finally:
+            go_on.set()
+            thread.join()
+
+
+def test_a_snapshot_that_a_forked_child_drops_is_closed_in_silence(store: FileStore) -> None:
+    before = descriptors()
+    snaps = [store.snapshot().__enter__()]
+
+    def drop() -> None:
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            snaps.clear()
+        assert (caught, descriptors()) == ([], before)
+
+    assert in_child(drop) == 0
+    snaps[0].close()
 
 
 # -- the state ------------------------------------------------------------------------------------------------------
