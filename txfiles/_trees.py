@@ -26,14 +26,20 @@ _CHUNK = 1 << 20
 
 def walk(view: View[C], path: bytes) -> Iterator[tuple[bytes, Node]]:
     """Everything below a directory of the view, parents before children, links not followed."""
-    for name in view.listdir(path):
-        below = _paths.join(path, name)
+    todo = _contents(view, path)
+    while todo:
+        below = todo.pop()
         node = view.look(below)
         if node is None:
             continue  # another program removed it since it was listed
         yield below, node
         if node.kind == "dir":
-            yield from walk(view, below)
+            todo += _contents(view, below)
+
+
+def _contents(view: View[C], path: bytes) -> list[bytes]:
+    """The paths in a directory, the last one first."""
+    return [_paths.join(path, name) for name in reversed(view.listdir(path))]
 
 
 def glob(view: View[C], matcher: re.Pattern[str], start: bytes) -> list[str]:

@@ -293,6 +293,12 @@ def test_h04_deeper_than_the_interpreter_recurses(root: Path) -> None:
             tx.write(path, "x")
         with FileTransaction(root) as tx:
             assert tx.read_text(path) == "x"
+            assert tx.glob("**/f") == [path]
+            tx.copy("d", "dd")
+            tx.move("dd", "ddd")
+            assert tx.read_text("dd" + path) == "x"
+            tx.delete_tree("ddd")
+            assert tx.glob("**") == [path]
     finally:
         _remove_deep(root)
         root.mkdir()
