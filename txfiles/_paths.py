@@ -6,6 +6,7 @@ A path is relative, `/`-separated, without `.`, `..`, empty components or the pr
 from __future__ import annotations
 
 import functools
+import math
 import re
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -214,6 +215,12 @@ def fixed_part(pattern: str | bytes) -> bytes:
             break
         fixed.append(part)
     return b"/".join(part for part in fixed if part not in (b"", b"."))
+
+
+def depth(pattern: str | bytes) -> float:
+    """How many components a match of a pattern has at most."""
+    parts = [part for part in to_bytes(pattern).split(b"/") if part not in (b"", b".")]
+    return math.inf if b"**" in parts else len(parts)
 
 
 def _component(part: str) -> str:

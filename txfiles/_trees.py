@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import re
+import math
 import stat
 from typing import TYPE_CHECKING
 
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 
 
-def walk(view: View[C], path: bytes) -> Iterator[tuple[bytes, Node]]:
-    """Everything below a directory of the view, parents before children, links not followed."""
-    todo = _contents(view, path)
+def walk(view: View[C], path: bytes, depth: float = math.inf) -> Iterator[tuple[bytes, Node]]:
+    """Everything below a directory of the view whose path has at most `depth` components.
+
+    Parents come before children, links are not followed.
+    """
+    todo = _contents(view, path, depth)
     while todo:
         below = todo.pop()
         node = view.look(below)
@@ -34,23 +37,26 @@ def walk(view: View[C], path: bytes) -> Iterator[tuple[bytes, Node]]:
             continue  # another program removed it since it was listed
         yield below, node
         if node.kind == "dir":
-            todo += _contents(view, below)
+            todo += _contents(view, below, depth)
 
 
-def _contents(view: View[C], path: bytes) -> list[bytes]:
+def _contents(view: View[C], path: bytes, depth: float) -> list[bytes]:
     """The paths in a directory, the last one first."""
+    if path.count(b"/") + bool(path) >= depth:
+        return []
     return [_paths.join(path, name) for name in reversed(view.listdir(path))]
 
 
-def glob(view: View[C], matcher: re.Pattern[str], start: bytes) -> list[str]:
-    """The files whose path matches, sorted; all of them are `start` or below it."""
+def glob(view: View[C], pattern: str | bytes) -> list[str]:
+    """The files whose path matches, sorted. No directory is entered that is too deep, or beside what is fixed."""
+    matcher, start = _paths.compile_glob(pattern), _paths.fixed_part(pattern)
     if any(_paths.is_private(part) for part in start.split(b"/")):
         return []
     node = view.look(start) if start and view.parent_is_directory(start) else None
     if start and (node is None or node.kind != "dir"):
         shown = _paths.decode(start)
         return [shown] if node is not None and matcher.fullmatch(shown) else []
-    found = (_paths.decode(path) for path, node in walk(view, start) if node.kind != "dir")
+    found = (_paths.decode(path) for path, node in walk(view, start, _paths.depth(pattern)) if node.kind != "dir")
     return sorted(path for path in found if matcher.fullmatch(path))
 
 

@@ -271,7 +271,7 @@ def _listdir(view: View[C], path: bytes) -> list[str]:
 
 
 def _glob(view: View[C], pattern: bytes) -> list[str]:
-    return _trees.glob(view, _paths.compile_glob(pattern), _paths.fixed_part(pattern))
+    return _trees.glob(view, pattern)
 
 
 def _version(view: View[C], path: bytes) -> str | None:

@@ -342,9 +342,8 @@ class FileTransaction:
         `*`, `?` and `[...]` stay within one component, `**` spans any number of them; a leading dot is nothing
         special. Symbolic links to directories are not entered.
         """
-        matcher = _paths.compile_glob(pattern)
         with self._call() as staging:
-            return _trees.glob(staging, matcher, _paths.fixed_part(pattern))
+            return _trees.glob(staging, pattern)
 
     def version(self, path: AnyPath) -> str | None:
         """The version of a file: an opaque string that changes with every replacement; `None` for a missing file."""

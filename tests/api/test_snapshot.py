@@ -387,6 +387,19 @@ def test_what_a_later_commit_changed_has_expired_and_nothing_else(root: Path, st
         assert snap.read("c") == b"old"
 
 
+def test_a_glob_expires_by_what_is_as_deep_as_its_pattern(store: FileStore) -> None:
+    with store.transaction() as tx:
+        tx.write("a.json", "old")
+        tx.write("deep/b.json", "old")
+    with store.snapshot() as snap:
+        with store.transaction() as tx:
+            tx.write("deep/c.json", "new")
+        assert snap.glob("*.json") == ["a.json"]
+        for pattern in ("*/*.json", "**/*.json"):
+            with pytest.raises(SnapshotExpiredError):
+                snap.glob(pattern)
+
+
 def test_a_commit_that_was_missed_expires_everything_that_is_not_pinned(store: FileStore) -> None:
     put(store, a="old", b="old")
     with store.snapshot() as snap, store.snapshot("a") as pinned:

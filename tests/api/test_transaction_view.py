@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.boundary import tree
 from txfiles import FileTransaction
+from txfiles._view import View
 from txfiles.errors import InvalidPathError
 
 GONE = object()
@@ -219,6 +220,35 @@ def test_glob(root: Path, pattern: str, found: list[str]) -> None:
         tx.write("n/.h", "")
         assert tx.glob(pattern) == found
         assert tx.glob(os.fsencode(pattern)) == found
+
+
+@pytest.mark.parametrize(
+    ("pattern", "entered"),
+    [
+        ("*", [""]),
+        ("d", []),
+        ("d/*", ["d"]),
+        ("*/a", ["", "d", "f"]),
+        ("*/*/a", ["", "d", "d/e", "f"]),
+        ("**", ["", "d", "d/e", "f"]),
+        ("d/**", ["d", "d/e"]),
+    ],
+)
+def test_glob_enters_no_directory_in_vain(
+    root: Path, pattern: str, entered: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fill(root)
+    listed = []
+    listdir = View.listdir
+
+    def note(view: View, path: bytes) -> list[bytes]:
+        listed.append(os.fsdecode(path))
+        return listdir(view, path)
+
+    monkeypatch.setattr(View, "listdir", note)
+    with FileTransaction(root) as tx:
+        tx.glob(pattern)
+    assert listed == entered
 
 
 @pytest.mark.parametrize("pattern", ["/a", "../*", "d/../../x"])

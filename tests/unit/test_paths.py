@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path, PurePosixPath
 
@@ -259,6 +260,19 @@ def test_the_fixed_part_is_above_every_match(pattern: list[str], path: list[str]
 )
 def test_fixed_part(pattern: str, start: bytes) -> None:
     assert _paths.fixed_part(pattern) == start
+
+
+@given(patterns, paths)
+def test_no_match_is_deeper(pattern: list[str], path: list[str]) -> None:
+    if _paths.compile_glob("/".join(pattern)).fullmatch("/".join(path)):
+        assert len(path) <= _paths.depth("/".join(pattern))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "depth"), [("*", 1), ("./a//*.json", 2), ("a**/b", 2), ("**", math.inf), (b"a/**/b", math.inf), ("", 0)]
+)
+def test_depth(pattern: str | bytes, depth: float) -> None:
+    assert _paths.depth(pattern) == depth
 
 
 def test_a_pattern_with_a_nul_byte() -> None:
