@@ -17,7 +17,7 @@ from txfiles._view import ABSENT, Absent, Directory, View, must_be_file, refuse_
 from txfiles.errors import ConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from txfiles._fs import FileSystem, Stat
 
@@ -52,26 +52,28 @@ class Staging(View[Token]):
         return _Step(self)
 
     def _roll_back(self, mark: int) -> None:
-        dropped = set()
-        while len(self._undo) > mark:
-            path, before = self._undo.pop()
-            now = self.entries.get(path)
+        undone = self._undo[mark:]
+        entries = [self.entries.get(path) for path, _ in undone]
+        for path, before in reversed(undone):
             self.lay(path, before)
-            if isinstance(now, Token):
-                dropped.add(now.number)
-        self._remove_tokens(dropped)
+        del self._undo[mark:]
+        self._remove_tokens(undone, entries)
 
     def _forget_undo(self) -> None:
         undo, self._undo = self._undo, []
-        if dropped := {before.number for _, before in undo if isinstance(before, Token)}:
-            self._remove_tokens(dropped)
+        self._remove_tokens(undo, [])
 
-    def _remove_tokens(self, numbers: set[int]) -> None:
-        """Unlink those that no entry holds, now or after a further roll-back."""
-        held = {entry.number for entry in self.entries.values() if isinstance(entry, Token)}
-        held.update(before.number for _, before in self._undo if isinstance(before, Token))
-        for number in numbers - held:
-            self.tokens.remove(number)
+    def _remove_tokens(self, undo: list[tuple[bytes, Entry | None]], displaced: list[Entry | None]) -> None:
+        """Unlink what was displaced at the paths of `undo` and is held neither there nor after a further roll-back.
+
+        Nothing else can hold it: a token is at one path at a time, and where the step put it is in `undo`.
+        """
+        displaced.extend(before for _, before in undo)
+        if dropped := _numbers(displaced):
+            dropped -= _numbers(self.entries.get(path) for path, _ in undo)
+            dropped -= _numbers(before for _, before in self._undo)
+            for number in dropped:
+                self.tokens.remove(number)
 
     def put(self, path: bytes, entry: Entry) -> None:
         """Stage `entry`. REQUIRES: inside a `step`."""
@@ -239,6 +241,10 @@ class Staging(View[Token]):
     def _identity(self, path: bytes, found: Stat) -> Identity:
         link = self.fs.readlink(*self.tree.at(path)) if stat.S_ISLNK(found.st_mode) else None
         return identity_of(found, link)
+
+
+def _numbers(entries: Iterable[Entry | None]) -> set[int]:
+    return {entry.number for entry in entries if isinstance(entry, Token)}
 
 
 class _Step:

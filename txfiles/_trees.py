@@ -120,8 +120,8 @@ def _move_file(staging: Staging, source: bytes, target: bytes) -> None:
     entry = staging.entries.get(source)
     if not isinstance(entry, Token):
         entry = staging.tokens.link_file(*staging.tree.at(source), source)
+    staging.put(source, ABSENT)  # first: an interrupt between the two must not find the token at both
     staging.put(target, entry)
-    staging.put(source, ABSENT)
 
 
 def copy(staging: Staging, source: bytes, target: bytes) -> None:

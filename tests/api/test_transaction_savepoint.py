@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.boundary import tree
 from txfiles import FileTransaction
+from txfiles._staging import Staging
 from txfiles.errors import CommitError, ConflictError, TransactionClosedError
 
 
@@ -243,3 +245,62 @@ def test_a_savepoint_after_the_end_is_refused(root: Path) -> None:
         pass
     with pytest.raises(TransactionClosedError), FileTransaction(root).savepoint():
         pass
+
+
+# -- the files that wait in the private directory ---------------------------------------------------------------------
+
+
+class _Counting(dict[bytes, object]):
+    """Counts the entries that are looked at."""
+
+    looked = 0
+
+    def get(self, key: bytes, default: object = None) -> object:
+        self.looked += 1
+        return super().get(key, default)
+
+    def values(self) -> Any:
+        self.looked += len(self)
+        return super().values()
+
+    def __iter__(self) -> Any:
+        self.looked += len(self)
+        return super().__iter__()
+
+
+def test_what_is_written_again_is_found_without_a_look_at_the_rest(root: Path) -> None:
+    def looks_of_one_write(files: int) -> int:
+        with FileTransaction(root, durability="process") as tx:
+            for number in range(files):
+                tx.write(str(number), "x")
+            entries = tx._staging.entries = _Counting(tx._staging.entries)  # type: ignore[assignment,arg-type]
+            tx.write("0", "y")
+            _undone(tx, lambda: tx.write("1", "y"))
+            tx.move("2", "moved")
+            tx.rollback()
+        return entries.looked
+
+    assert looks_of_one_write(300) == looks_of_one_write(3)
+
+
+def test_an_interrupted_move_leaves_what_was_staged(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay = Staging.lay
+
+    with FileTransaction(root) as tx:
+        tx.write("a", "staged")
+        tx.write("b", "too")
+        for after in (1, 2):
+            left = [after]
+
+            def interrupted(staging: Staging, path: bytes, entry: Any, left: list[int] = left) -> None:
+                lay(staging, path, entry)
+                left[0] -= 1
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+
+            monkeypatch.setattr(Staging, "lay", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                tx.move("a", "b")
+            monkeypatch.setattr(Staging, "lay", lay)
+            assert (tx.read("a"), tx.read("b")) == (b"staged", b"too")
+    assert tree(root) == {"a": b"staged", "b": b"too"}
