@@ -258,12 +258,16 @@ class FileTransaction:
     def _end(self, *, discard: bool) -> None:
         def end() -> None:
             self._state = "ended"
+            failed: Exception | None = None
             try:
                 if discard:
-                    run_to_end(self._tokens.remove_all)
-            finally:
-                self._tokens.forget()
-                self._home.close()
+                    self._tokens.remove_all()
+            except Exception as error:
+                failed = error
+            self._tokens.forget()
+            self._home.close()
+            if failed is not None:
+                raise failed
 
         try:
             run_to_end(end)

@@ -103,13 +103,13 @@ def _leave(tx: FileTransaction, number: int, how: str) -> int:
         raised = error
     finally:
         sys.settrace(None)
-    if tracer.left <= 0:
-        assert isinstance(raised, KeyboardInterrupt), repr(raised)
+    # what was to be raised without it only where Python ignored it, in a `__del__`
+    assert raised is None or isinstance(raised, (KeyboardInterrupt, _Ends)), repr(raised)
     return tracer.left
 
 
 @pytest.mark.parametrize("how", ["commit", "rollback"])
-def test_ctrl_c_at_the_very_end_is_what_is_raised(root: Path, how: str) -> None:
+def test_ctrl_c_at_the_very_end_leaves_nothing_and_raises_nothing_else(root: Path, how: str) -> None:
     many = 10**6
     events = many - _leave(FileTransaction(root), many, how)
     for number in range(max(10, events - 300), events + 1):  # from where `rollback` was entered
