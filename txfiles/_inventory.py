@@ -55,8 +55,10 @@ class Inventory:
 def read_head(home: Home) -> Head | None:
     """The last settled transaction; `None` too where a power loss left that of a process transaction unreadable."""
     found = home.read_file(_layout.HEAD)
-    head = None if found is None else _journal.decode_head(found[0])
-    if head is not None and found is not None and found[1].st_ino != head.ino:
+    if found is None:
+        return None
+    head = _journal.decode_head(found[0])
+    if head is not None and found[1].st_ino != head.ino:
         head = copy(head)
         head.is_copy = True
     return head

@@ -542,10 +542,8 @@ def _undo_write(home: Home, evidence: Evidence, op: Operation) -> bool:
     if token is not None and not twice:
         return True  # not applied
     old = None if op.old is None else evidence.old(op)
-    if target is not None and (evidence.is_old(op, target) or (old is not None and same_inode(old, target))):
-        return True  # undone already
-    if target is not None and not twice and not evidence.is_new(op, target):
-        return False
+    if target is not None and not twice and not evidence.is_new(op, target):  # undone already, or somebody else's
+        return evidence.is_old(op, target) or (old is not None and same_inode(old, target))
     if old is not None:
         home.fs.rename(home.private_fd, evidence.old_name(op), *home.tree.at(op.path))
     elif op.old is None and twice:

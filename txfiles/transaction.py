@@ -272,7 +272,10 @@ class FileTransaction:
         try:
             run_to_end(end)
         except BaseException:  # whatever a signal handler raised in the midst of it, or before
-            run_to_end(end)
+            try:
+                run_to_end(end)
+            finally:
+                self._home.close()
             raise
 
     def __enter__(self) -> Self:
