@@ -71,9 +71,10 @@ class Evidence:
         """The token of a delete has become the deleted file; otherwise it is still the empty marker."""
         if token is None or op.old is None:
             return False
-        if self._shows(op.old, token, op, private=True) or (self.same_tree and token.st_ino == op.old.ino):
-            return True  # also if its writer has it open and has emptied it
-        # Somebody who still has it open may have gone on writing to it; or the marker is damaged.
+        if self.same_tree:
+            return token.st_ino == op.old.ino  # also where somebody who has it open has changed it since
+        if self._shows(op.old, token, op, private=True):
+            return True
         return token.st_size > 0 and not self.is_old(op, target)
 
     def _shows(self, recorded: Identity, found: Stat, op: Operation, *, private: bool = False) -> bool:

@@ -537,18 +537,18 @@ def finish_undo(
 
 
 def _undo_write(home: Home, evidence: Evidence, op: Operation) -> bool:
+    """False where somebody else has replaced the target since."""
     token, target = evidence.token(op), evidence.target(op)
-    twice = token is not None and target is not None and same_inode(token, target)  # both names of one rename (A1)
-    if token is not None and not twice:
+    if token is not None and (target is None or not same_inode(token, target)):
         return True  # not applied
-    old = None if op.old is None else evidence.old(op)
-    if target is not None and not twice and not evidence.is_new(op, target):  # undone already, or somebody else's
-        return evidence.is_old(op, target) or (old is not None and same_inode(old, target))
-    if old is not None:
-        home.fs.rename(home.private_fd, evidence.old_name(op), *home.tree.at(op.path))
-    elif op.old is None and twice:
-        home.fs.unlink(*home.tree.at(op.path))
-    elif op.old is None and target is not None:
+    if target is not None and not evidence.is_new(op, target):
+        return evidence.is_old(op, target)  # undone already
+    if op.old is not None:
+        if target is not None or evidence.old(op) is not None:  # or it was put back, and then removed by somebody else
+            home.fs.rename(home.private_fd, evidence.old_name(op), *home.tree.at(op.path))
+    elif token is not None:
+        home.fs.unlink(*home.tree.at(op.path))  # both names of one rename (A1)
+    elif target is not None:
         home.fs.rename(*home.tree.at(op.path), home.private_fd, evidence.token_name(op))
     return True
 

@@ -38,6 +38,7 @@ from txfiles import FileTransaction, recover
 from txfiles._journal import taint
 from txfiles.errors import (
     CommitError,
+    CommitOutcomeUnknownError,
     ConflictError,
     JournalCorruptError,
     JournalVersionError,
@@ -285,6 +286,32 @@ def undone_beside_emptied(fs: SimFS) -> None:
     fs.plan = None
 
 
+def undone_beside_removal(fs: SimFS) -> None:
+    """Somebody removes a file that was not yet replaced, and then the commit fails."""
+
+    def fail() -> None:
+        fs.remove("/sim/c")
+        raise OSError(errno.EIO, "injected")
+
+    with pytest.raises(CommitError), FileTransaction("/sim") as tx:
+        write("a", "b", "c")(tx)
+        fs.plan = s.at_call("rename", 3, fail)
+    fs.plan = None
+
+
+def undone_without_old(fs: SimFS) -> None:
+    """Somebody takes an old file out of the private directory, and then the commit fails: it cannot be undone."""
+
+    def fail() -> None:
+        fs.remove(private(fs, ".0.old"))
+        raise OSError(errno.EIO, "injected")
+
+    with pytest.raises(CommitOutcomeUnknownError), FileTransaction("/sim") as tx:
+        WRITES(tx)
+        fs.plan = s.at_call("rename", 4, fail)
+    fs.plan = None
+
+
 def undo_interrupted(fs: SimFS) -> None:
     """A Ctrl-C comes in the midst of an undo, which then begins again: nothing in it is somebody else's."""
 
@@ -402,19 +429,21 @@ def syncs_of(change: Change, files: int, directories: int) -> Step:
     return step
 
 
-def meddled_commit(change: Change, number: int, act: Step) -> Step:
-    """Somebody acts before this rename of a commit, which must not succeed."""
+def meddled_commit(change: Change, number: int, act: Step, note: str = "") -> Step:
+    """Somebody acts before this rename of a commit, which must not succeed, and say this much about it."""
 
     def step(fs: SimFS) -> None:
+        raised: TxFilesError | None = None
         try:
             with FileTransaction("/sim") as tx:
                 change(tx)
                 fs.plan = s.at_call("rename", number, lambda: act(fs))
-        except TxFilesError:
-            return
+        except TxFilesError as error:
+            raised = error
         finally:
             fs.plan = None
-        raise AssertionError("the commit did not raise")
+        assert raised is not None, "the commit did not raise"
+        assert note in "".join(getattr(raised, "__notes__", []))
 
     return step
 
@@ -821,7 +850,7 @@ CASES = {
         # an undo in the commit itself, and directories of others
         case(
             "undo-beside-theirs",
-            meddled_commit(WRITES, 3, s.then(replaced("/sim/a"), overwrite("/sim/e"))),
+            meddled_commit(WRITES, 3, s.then(replaced("/sim/a"), overwrite("/sim/e")), "left as it is: 'a'"),
             shows(a="other", b="old b", e="other"),
             nothing_left,
         ),
@@ -830,6 +859,54 @@ CASES = {
             meddled_commit(write("A", "b", "e"), 3, s.then(replaced("/sim/A"), overwrite("/sim/e"))),
             shows(A="other", b="old b", e="other"),
             nothing_left,
+        ),
+        case("undo-leaves-a-removal", undone_beside_removal, shows(a="old a", b="old b", c=None), nothing_left),
+        case("undo-without-old", undone_without_old, refused(RecoveryError), shows(a="new a", b="old b")),
+        case(
+            "undone-then-removed",
+            dying(WRITES, "rename", 5),
+            to_aborting,
+            lambda fs: fs.remove(private(fs, ".0.old")),
+            removed("a"),
+            recover_now,
+            shows(a=None, b="old b", e=None),
+            nothing_left,
+        ),
+        case(
+            "copied-delete-taken-back",
+            dying(s.delete_and_write, "rename", 3),
+            to_aborting,
+            copied,
+            recover_copy,
+            copy_is(a="old a", b="old b"),
+        ),
+        case(
+            "copied-delete-of-an-empty-file",
+            overwrite("/sim/b", ""),
+            dying(s.delete_and_write, "rename", 3),
+            to_aborting,
+            copied,
+            recover_copy,
+            copy_is(a="old a", b=""),
+        ),
+        case(
+            "copied-delete-written-to",
+            dying(s.delete_and_write, "rename", 3),
+            damage(".1", content="old b, and more"),
+            to_aborting,
+            copied,
+            recover_copy,
+            copy_is(a="old a", b="old b, and more"),
+        ),
+        case(
+            "copied-delete-to-do",
+            dying(s.delete_two, "rename", 2),
+            copied,
+            recover_copy,
+            lambda fs: s.gone(fs, "/copy/a", "/copy/b"),
+        ),
+        case(
+            "copied-delete-foreign", dying(s.delete_two, "rename", 2), copied, replaced("/copy/b"), s.conflict_in_copy
         ),
         case("undo-twice", undo_interrupted, shows(a="old a", b="old b", e=None), nothing_left),
         case("undo-of-an-emptied-file", undone_beside_emptied, shows(a="old a", b=""), nothing_left),
@@ -849,6 +926,12 @@ CASES = {
             beside_mkdir(0o700, "secret"),
             entry("x", "dir", 0o700),
             shows(z="new", **{"x/y": "new", "x/secret": "other"}),
+        ),
+        case(
+            "theirs-before-mkdir-same-name",
+            meddled_commit(s.new_tree, 1, s.then(lambda fs: fs.mkdirs("/sim/x", mode=0o700), overwrite("/sim/x/y"))),
+            entry("x", "dir", 0o700),
+            shows(z=None, **{"x/y": "other"}),
         ),
         Scenario(
             "home-round-fails",

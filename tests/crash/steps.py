@@ -297,6 +297,10 @@ def like_the_token(fs: SimFS) -> None:
     set_mtime(fs, "/copy/b", fs.disk.nodes[fs._find(private(fs, ".1")).serial].mtime)
 
 
+def gone(fs: SimFS, *paths: str) -> None:
+    assert not any(map(fs.exists, paths))
+
+
 def conflict_in_copy(_: SimFS) -> None:
     try:
         recover("/copy")
