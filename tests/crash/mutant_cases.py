@@ -467,6 +467,7 @@ TAKES_BACK: list[
     ("beside-a-marker", s.delete_two, 3, removed("b"), None, {"a": "old a", "b": None}),
     ("file-for-tree", old_tree, 4, overwrite("/sim/gone"), 1, {"a": "old a", "gone": "other"}),
     ("in-a-new-directory", rotate_directory, 5, overwrite("/sim/a/x"), 1, {"a/x": "other", "gone/f": "f"}),
+    ("over-an-old-file", WRITES, 5, replaced("/sim/a"), 1, {"a": "other", "b": "old b", "e": None}),
     ("over-a-new-file", WRITES, 5, replaced("/sim/e"), 1, {"a": "old a", "e": "other"}),
 ]
 
@@ -901,6 +902,14 @@ CASES = {
         case(
             "copied-delete-to-do",
             dying(s.delete_two, "rename", 2),
+            copied,
+            recover_copy,
+            lambda fs: s.gone(fs, "/copy/a", "/copy/b"),
+        ),
+        case(
+            "copied-delete-with-a-damaged-marker",
+            dying(s.delete_two, "rename", 2),
+            damage(".1", content="\0"),
             copied,
             recover_copy,
             lambda fs: s.gone(fs, "/copy/a", "/copy/b"),
