@@ -305,7 +305,7 @@ def test_f10_the_directory_goes(root: Path, when: str, how: str) -> None:
         assert b"new" not in found.values()
         assert found["0"] == b"old"
         assert "e" not in found
-    assert (outcome == "before") is (how == "removed" or (when == "staged" and how != "replaced by another"))
+    assert (outcome == "before") is (how != "replaced by another")
     assert _private(root) == PERMANENT
 
 
