@@ -544,7 +544,8 @@ def _undo_write(home: Home, evidence: Evidence, op: Operation) -> bool:
     if target is not None and not evidence.is_new(op, target):
         return evidence.is_old(op, target)  # undone already
     if op.old is not None:
-        if target is not None or evidence.old(op) is not None:  # or it was put back, and then removed by somebody else
+        # It is missing where it was put back, and the file then removed, or where nothing was ever synced.
+        if (target is not None and token is None) or evidence.old(op) is not None:
             home.fs.rename(home.private_fd, evidence.old_name(op), *home.tree.at(op.path))
     elif token is not None:
         home.fs.unlink(*home.tree.at(op.path))  # both names of one rename (A1)
