@@ -14,9 +14,11 @@ _NUMBERS = {
     "G": "01 02 04 05 07 08",
     "H": "01 02 04 05",
     "I": "01 03",
+    "N": "01 02 04 05 06 07 08 09 11 12 13 18 22 23 24 25 26 27 29 30 31 32 36",
+    "P": "01 02 03 04 05",
 }
 ALL = [section + number for section, numbers in _NUMBERS.items() for number in numbers.split()]
-_IDS = re.compile(r"test_((?:[a-i]\d\d_)+)")
+_IDS = re.compile(r"test_((?:[a-inp]\d\d_)+)")
 
 
 def named_by(test: str) -> list[str]:
