@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from txfiles import FileTransaction, _fs, _rounds
+from txfiles import FileTransaction
+from txfiles._disk import rounds, system
 
 Files = Sequence[tuple[str, bytes]]
 Save = Callable[[Files], None]
 
 
-class SerialFS(_fs.KernelFS):
+class SerialFS(system.KernelFS):
     """One sync after another: each file is synced when it is written, and nothing is issued together."""
 
     def __init__(self) -> None:
@@ -33,9 +34,9 @@ class SerialFS(_fs.KernelFS):
         else:
             os.fsync(fd)
 
-    def run_all(self, jobs: Iterable[_rounds.Job]) -> None:
+    def run_all(self, jobs: Iterable[rounds.Job]) -> None:
         for job in jobs:
-            _rounds.perform(job)
+            rounds.perform(job)
 
 
 @contextmanager
@@ -63,7 +64,7 @@ def txfiles_serial(base: Path) -> Iterator[Save]:
     with txfiles_full(base) as one_round:
 
         def save(files: Files) -> None:
-            with _fs.use(SerialFS()):
+            with system.use(SerialFS()):
                 one_round(files)
 
         yield save

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from txfiles import FileTransaction, _fs, _rounds
+from txfiles import FileTransaction
+from txfiles._disk import rounds, system
 
 _COMMITS = 10
 _NOT_CALLS = frozenset(("run_all", "random_id", "boot_id", "pid", "ids", "umask", "on_fork", "absolute"))
@@ -108,7 +109,7 @@ class MeasuredFS:
     """The kernel's file system; counts calls and adds up their seconds, those of a round of syncs as one."""
 
     def __init__(self) -> None:
-        self._inner = _fs.KernelFS()
+        self._inner = system.KernelFS()
         self._in_round = False
         self.calls: Counter[str] = Counter()
         self.seconds: dict[str, float] = defaultdict(float)
@@ -117,7 +118,7 @@ class MeasuredFS:
     def syncs(self) -> int:
         return self.calls["sync_file"] + self.calls["sync_dir"]
 
-    def run_all(self, jobs: Iterable[_rounds.Job]) -> None:
+    def run_all(self, jobs: Iterable[rounds.Job]) -> None:
         started = time.perf_counter()
         self._in_round = True
         try:
@@ -150,7 +151,7 @@ def counted(root: Path, shape: Shape, kind: Kind = KINDS["the files of the last 
     """The calls of one commit of this kind in `root`, which does not exist yet."""
     kind.before(root, shape)
     fs = MeasuredFS()
-    with _fs.use(fs):
+    with system.use(fs):
         kind.commit(root, shape)
     return fs
 
@@ -202,7 +203,7 @@ def profile(base: Path, shape: Shape, commits: int, size: int) -> str:
         commit(root, shape.names(), text)
     fs = MeasuredFS()
     started = time.perf_counter()
-    with _fs.use(fs):
+    with system.use(fs):
         for _ in range(commits):
             commit(root, shape.names(), text)
     whole = time.perf_counter() - started

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from benchmarks.competitors import SAVES, Files, Save, available
 from benchmarks.rounds import Result, Task, Work, interleaved
-from txfiles import FileStore, FileTransaction, _fs, recover
+from txfiles import FileStore, FileTransaction, recover
+from txfiles._disk import system
 
 CHUNK = 1 << 20
 
@@ -138,12 +139,12 @@ def recovery_tasks(base: Path, files: int, size: int) -> dict[str, Task]:
     root = fresh(base) / "root"
     logging.getLogger("txfiles").setLevel(logging.ERROR)  # or the names of all files are printed
 
-    def write_all(fs: _fs.KernelFS) -> None:
-        with _fs.use(fs), FileTransaction(root, create=True) as tx:
+    def write_all(fs: system.KernelFS) -> None:
+        with system.use(fs), FileTransaction(root, create=True) as tx:
             for name, content in contents(files, size):
                 tx.write(name, content)
 
-    write_all(_fs.KernelFS())
+    write_all(system.KernelFS())
 
     def finish(number: int) -> Work:
         def work() -> float:
@@ -169,7 +170,7 @@ def recovery_tasks(base: Path, files: int, size: int) -> dict[str, Task]:
     return {"txfiles": recovering, "apply": finish}
 
 
-class _MarkedFS(_fs.KernelFS):
+class _MarkedFS(system.KernelFS):
     """Notes when the commit point was passed; with `die` the process ends right after it."""
 
     def __init__(self, *, die: bool = False) -> None:

@@ -16,11 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
 
-from txfiles import _fs, _json, _paths
-from txfiles._async_file import AsyncFile
-from txfiles._async_snapshot import AsyncSnapshot
-from txfiles._tasks import Turn, run, this_task, turn_at
-from txfiles._worker import Job, ServedTransaction, Worker
+from txfiles._asyncio.file import AsyncFile
+from txfiles._asyncio.snapshot import AsyncSnapshot
+from txfiles._asyncio.tasks import Turn, run, this_task, turn_at
+from txfiles._asyncio.worker import Job, ServedTransaction, Worker
+from txfiles._disk import system
+from txfiles._format import json, paths
 from txfiles.errors import ConflictError, TransactionClosedError
 from txfiles.transaction import _UNSET, FileTransaction, check_settings
 
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
-    from txfiles._journal import Durability
-    from txfiles._lock import Owner
-    from txfiles._paths import AnyPath
+    from txfiles._disk.lock import Owner
+    from txfiles._format.journal import Durability
+    from txfiles._format.paths import AnyPath
     from txfiles.errors import Outcome
     from txfiles.snapshot import Snapshot
     from txfiles.transaction import Data, _Unset
@@ -70,7 +71,7 @@ class AsyncFileTransaction:
     ) -> None:
         self._worker: Worker | None = None  # first, for __del__
         check_settings(durability, timeout)
-        given = _paths.decode(_paths.to_bytes(root))
+        given = paths.decode(paths.to_bytes(root))
         self._root = str(Path(given).absolute()) if given else given  # links are resolved in the thread
         self._timeout = timeout
         self._base: Snapshot | None = None
@@ -112,7 +113,7 @@ class AsyncFileTransaction:
         try:
             left = None if until is None else max(0.0, until - time.monotonic())
             make = partial(self._make, owner=owner, base=self._base, timeout=left)
-            worker = self._worker = Worker(make, _fs.current().pid())
+            worker = self._worker = Worker(make, system.current().pid())
             try:
                 self._tx = await run(worker, Job(worker.begin), worker.stop_waiting)
             except asyncio.CancelledError:
@@ -149,7 +150,7 @@ class AsyncFileTransaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._worker is None or self._worker.pid != _fs.current().pid():
+        if self._worker is None or self._worker.pid != system.current().pid():
             return
         if isinstance(error, GeneratorExit):  # whoever closes a coroutine cannot wait
             self._let_go()
@@ -158,7 +159,7 @@ class AsyncFileTransaction:
 
     def __del__(self) -> None:
         worker = self._worker
-        if worker is not None and worker.pid == _fs.current().pid():
+        if worker is not None and worker.pid == system.current().pid():
             message = f"{self!r} was dropped while open; it is rolled back"
             self._let_go()
             if not worker.ended:
@@ -254,7 +255,7 @@ class AsyncFileTransaction:
         self, path: AnyPath, value: Any, *, indent: int | None = 2, if_version: str | _Unset | None = _UNSET
     ) -> None:
         """As `FileTransaction.write_json`. The value is serialised at once: other tasks may change it meanwhile."""
-        data = _json.dumps(value, indent, _paths.decode(_paths.to_bytes(path)))
+        data = json.dumps(value, indent, paths.decode(paths.to_bytes(path)))
         await self._call(FileTransaction.write, path, data, if_version=if_version)
 
     @overload

@@ -6,14 +6,14 @@ from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-from txfiles import _json, _paths
+from txfiles._format import json, paths
 from txfiles.store import FileStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from txfiles._journal import Durability
-    from txfiles._paths import AnyPath
+    from txfiles._format.journal import Durability
+    from txfiles._format.paths import AnyPath
 
 __all__ = ["JsonDocuments"]
 
@@ -55,7 +55,7 @@ class JsonDocuments:
         if len(set(self._files.values())) != len(self._files):
             raise ValueError(f"two names lead to one file: {sorted(self._files.values())}")
         for name, default in defaults.items():
-            _json.dumps(default, indent, self._files[name])
+            json.dumps(default, indent, self._files[name])
         self._defaults = deepcopy(dict(defaults))
 
     def __repr__(self) -> str:
@@ -114,7 +114,7 @@ class JsonDocuments:
                     tx.write_json(self._files[name], value, indent=self._indent)
 
     def _parse(self, name: str, data: bytes | None) -> Any:
-        return deepcopy(self._defaults[name]) if data is None else _json.loads(data, self._files[name])
+        return deepcopy(self._defaults[name]) if data is None else json.loads(data, self._files[name])
 
     def _require_known(self, documents: Mapping[str, Any]) -> None:
         if unknown := documents.keys() - self._files.keys():
@@ -124,7 +124,7 @@ class JsonDocuments:
 def _file_of(name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"the name of a document is a str, not {type(name).__name__}")
-    return _paths.decode(_paths.normalize(name if "." in name or not name else f"{name}.json"))
+    return paths.decode(paths.normalize(name if "." in name or not name else f"{name}.json"))
 
 
 def _equal(one: Any, other: Any) -> bool:

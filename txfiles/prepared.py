@@ -5,19 +5,21 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from txfiles import _fs, _inventory, _paths, _two_phase
-from txfiles._home import Home, locate
-from txfiles._lock import here
-from txfiles._recover import recover_locked
+from txfiles._commit import inventory, two_phase
+from txfiles._commit.home import Home, locate
+from txfiles._commit.recover import recover_locked
+from txfiles._disk import system
+from txfiles._disk.lock import here
+from txfiles._format import paths
 from txfiles.errors import TransactionClosedError
 from txfiles.transaction import check_settings, is_empty_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from txfiles._inventory import Pending
-    from txfiles._paths import AnyPath
-    from txfiles._recover import OnConflict
+    from txfiles._commit.inventory import Pending
+    from txfiles._commit.recover import OnConflict
+    from txfiles._format.paths import AnyPath
 
 __all__ = ["commit_prepared", "rollback_prepared"]
 
@@ -60,7 +62,7 @@ def commit_prepared(
         waiting = _find(home, transaction_id, on_conflict)
         if waiting is not None:
             assert waiting.journal is not None
-            _two_phase.commit(home, waiting.journal, on_conflict, same_tree=waiting.same_tree)
+            two_phase.commit(home, waiting.journal, on_conflict, same_tree=waiting.same_tree)
         elif not _was_last(home, transaction_id):
             raise _unknown(root, transaction_id)
 
@@ -78,9 +80,9 @@ def rollback_prepared(root: AnyPath, transaction_id: str, *, timeout: float | No
         waiting = _find(home, transaction_id, "raise")
         if waiting is not None:
             assert waiting.journal is not None
-            _two_phase.roll_back(home, waiting.journal)
+            two_phase.roll_back(home, waiting.journal)
         elif _was_last(home, transaction_id):
-            shown = _paths.decode(home.root)
+            shown = paths.decode(home.root)
             raise TransactionClosedError(f"transaction {transaction_id} of {shown!r} was committed", path=shown)
         else:
             raise _unknown(root, transaction_id)
@@ -92,7 +94,7 @@ def _opened(root: AnyPath, transaction_id: str, timeout: float | None) -> Iterat
     check_settings("full", timeout)
     if not isinstance(transaction_id, str):
         raise TypeError(f"the id of a transaction is a str, not {type(transaction_id).__name__}")
-    fs = _fs.current()
+    fs = system.current()
     located = locate(fs, root)
     if is_empty_id(transaction_id):
         yield None
@@ -113,15 +115,15 @@ def _find(home: Home, transaction_id: str, on_conflict: OnConflict) -> Pending |
     report = recover_locked(home, on_conflict=on_conflict)
     if all(waiting.transaction_id != transaction_id for waiting in report.waiting):
         return None
-    return next(pending for pending in _inventory.take(home).pending if pending.tid == transaction_id)
+    return next(pending for pending in inventory.take(home).pending if pending.tid == transaction_id)
 
 
 def _was_last(home: Home, transaction_id: str) -> bool:
-    head = _inventory.read_head(home)
+    head = inventory.read_head(home)
     return head is not None and head.tid == transaction_id
 
 
 def _unknown(root: AnyPath, transaction_id: str) -> TransactionClosedError:
-    shown = _paths.decode(_paths.to_bytes(root))
+    shown = paths.decode(paths.to_bytes(root))
     message = f"no transaction {transaction_id} is prepared in {shown!r}: it was decided long ago, or never prepared"
     return TransactionClosedError(message, path=shown)

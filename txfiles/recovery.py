@@ -5,16 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from txfiles import _fs, _inventory, _layout, _paths
-from txfiles._evidence import Evidence
-from txfiles._home import Home, locate
-from txfiles._lock import here
-from txfiles._recover import OnConflict, RecoveredTransaction, RecoveryReport, check_format, conflict, recover_locked
+from txfiles._commit import inventory
+from txfiles._commit.evidence import Evidence
+from txfiles._commit.home import Home, locate
+from txfiles._commit.recover import (
+    OnConflict,
+    RecoveredTransaction,
+    RecoveryReport,
+    check_format,
+    conflict,
+    recover_locked,
+)
+from txfiles._disk import system
+from txfiles._disk.lock import here
+from txfiles._format import layout, paths
 from txfiles.errors import JournalVersionError, RecoveryError
 from txfiles.transaction import check_settings
 
 if TYPE_CHECKING:
-    from txfiles._paths import AnyPath
+    from txfiles._format.paths import AnyPath
 
 __all__ = ["PendingTransaction", "RecoveredTransaction", "RecoveryReport", "StoreStatus", "recover", "status"]
 
@@ -75,13 +84,13 @@ def recover(root: AnyPath, *, timeout: float | None = 10.0, on_conflict: OnConfl
     check_settings("full", timeout)
     if on_conflict not in _DECISIONS:
         raise ValueError(f"on_conflict is one of {', '.join(_DECISIONS)}, not {on_conflict!r}")
-    fs = _fs.current()
+    fs = system.current()
     home = Home.find(fs, locate(fs, root))
     if home is None:
         return RecoveryReport()
     try:
-        if set(home.names()) <= _layout.PERMANENT:
-            check_format(home, _inventory.undisturbed(lambda: _inventory.take(home)))
+        if set(home.names()) <= layout.PERMANENT:
+            check_format(home, inventory.undisturbed(lambda: inventory.take(home)))
             return RecoveryReport()  # also where nothing can be locked, on a read-only mount
         home.lock.acquire(timeout, here())
         return recover_locked(home, on_conflict=on_conflict)
@@ -108,14 +117,14 @@ def verify(root: AnyPath) -> Findings:
     Reads every journal and, for those that a recovery would roll forward or undo, everything that they need. What is
     merely pending is sound.
     """
-    fs = _fs.current()
+    fs = system.current()
     home = Home.find(fs, locate(fs, root))
     if home is None:
         return Findings()
     try:
         before = None
         while True:
-            found = _inventory.undisturbed(lambda: _examine(home))
+            found = inventory.undisturbed(lambda: _examine(home))
             if found.sound or found == before:
                 return found
             before = found  # a writer at work may have changed things between two questions: ask again
@@ -127,10 +136,10 @@ def verify(root: AnyPath) -> Findings:
 
 def _examine(home: Home) -> Findings:
     problems, conflicts = [], []
-    found = _inventory.take(home)
-    if not home.format_is_ours() and (found.head is not None or _layout.FORMAT in found.names):
+    found = inventory.take(home)
+    if not home.format_is_ours() and (found.head is not None or layout.FORMAT in found.names):
         problems.append("the format file is missing or damaged")
-    if found.head is None and _layout.HEAD in found.names and not _inventory.is_process(home, _layout.HEAD):
+    if found.head is None and layout.HEAD in found.names and not inventory.is_process(home, layout.HEAD):
         problems.append("HEAD is damaged; it does no harm, the next commit replaces it")
     for pending in found.pending:
         if pending.journal is None:
@@ -149,7 +158,7 @@ def _examine(home: Home) -> Findings:
             problems.append(str(error))
         else:
             conflicts += [str(conflict(others))] if others else []
-    problems += [f"{_paths.decode(name)} is not a file of txfiles" for name in found.unknown]
+    problems += [f"{paths.decode(name)} is not a file of txfiles" for name in found.unknown]
     return Findings(problems, conflicts)
 
 
@@ -158,31 +167,31 @@ def status(root: AnyPath) -> StoreStatus:
 
     While a writer is at work its own files show up as pending or debris.
     """
-    fs = _fs.current()
+    fs = system.current()
     home = Home.find(fs, locate(fs, root))
     if home is None:
         return StoreStatus()
     try:
-        return _inventory.undisturbed(lambda: _describe(home))
+        return inventory.undisturbed(lambda: _describe(home))
     finally:
         home.close()
 
 
 def _describe(home: Home) -> StoreStatus:
-    found = _inventory.take(home)
-    out = StoreStatus(unknown=[_paths.decode(name) for name in found.unknown])
+    found = inventory.take(home)
+    out = StoreStatus(unknown=[paths.decode(name) for name in found.unknown])
     if not home.format_is_ours() and found.head is not None:
-        out.unknown.append(_paths.decode(_layout.FORMAT))
+        out.unknown.append(paths.decode(layout.FORMAT))
     if found.head is not None:
         out.head = Head(found.head.tid, found.head.seq, found.head.paths)
     for pending in found.pending:
-        paths = [] if pending.journal is None else pending.journal.paths
+        named = [] if pending.journal is None else pending.journal.paths
         damaged = pending.error is not None and pending.state != "intent"  # a writer may be writing that one now
         error = str(pending.error) if damaged else None
-        out.pending.append(PendingTransaction(pending.tid, pending.state, paths, error))
+        out.pending.append(PendingTransaction(pending.tid, pending.state, named, error))
     live = {pending.tid for pending in found.pending}
     for tid, names in found.loose.items():
         for name in names if tid not in live else ():
-            kept = _inventory.keeps_old(home, name, found.head)
-            (out.unknown if kept else out.debris).append(_paths.decode(name))
+            kept = inventory.keeps_old(home, name, found.head)
+            (out.unknown if kept else out.debris).append(paths.decode(name))
     return out

@@ -9,20 +9,21 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from txfiles import _json, _paths, _trees
-from txfiles._fs import KernelFS, release
-from txfiles._question import Question
-from txfiles._reader import Reader
-from txfiles._view import C, View, refuse_special, version_of
+from txfiles._disk.system import KernelFS, release
+from txfiles._format import json, paths
+from txfiles._reading.question import Question
+from txfiles._reading.reader import Reader
+from txfiles._tree import subtrees
+from txfiles._tree.view import C, View, refuse_special, version_of
 from txfiles.errors import ConflictError, TransactionClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
-    from txfiles._fs import FileSystem, Stat
-    from txfiles._paths import AnyPath
-    from txfiles._tree import Tree
+    from txfiles._disk.system import FileSystem, Stat
+    from txfiles._format.paths import AnyPath
+    from txfiles._tree.tree import Tree
 
 __all__ = ["Snapshot"]
 
@@ -78,7 +79,7 @@ class Snapshot:
         self._reader: Reader | None = None
         self._fs = fs
         self._root = root
-        self._names = list(dict.fromkeys(_paths.normalize(name) for name in names))
+        self._names = list(dict.fromkeys(paths.normalize(name) for name in names))
         self._pins = _Files(fs, self._names)
         self._timeout = timeout
         self._durable = durable
@@ -91,12 +92,12 @@ class Snapshot:
 
     def __repr__(self) -> str:
         state = "open" if self._reader is not None else "ended" if self._ended else "new"
-        return f"<Snapshot {_paths.decode(self._root)!r} {state}>"
+        return f"<Snapshot {paths.decode(self._root)!r} {state}>"
 
     @property
     def root(self) -> str:
         """The absolute path of the root."""
-        return _paths.decode(self._root)
+        return paths.decode(self._root)
 
     @property
     def state_version(self) -> str:
@@ -118,7 +119,7 @@ class Snapshot:
         except BaseException as error:
             reader.close()
             if isinstance(error, OSError):
-                _paths.give_name(error, self._root)
+                paths.give_name(error, self._root)
             raise
         self._reader = reader
         self._state_version = reader.version
@@ -164,7 +165,7 @@ class Snapshot:
 
     def read(self, path: AnyPath) -> bytes:
         """The content of a file. Raises `SnapshotExpiredError`, `OSError` and `InvalidPathError`."""
-        name = _paths.normalize(path)
+        name = paths.normalize(path)
         with self._serially():
             reader = self._reader or self._open_reader()
             if name in self._pinned:
@@ -176,7 +177,7 @@ class Snapshot:
             self._require_mine()
             question = _Files(self._fs, (name,))
             try:
-                with _paths.Naming(name):
+                with paths.Naming(name):
                     files = reader.ask(question)
             except OSError as error:
                 self._answers["file", name] = type(error)
@@ -189,11 +190,11 @@ class Snapshot:
     def _content(self, name: bytes, file: _File | None) -> bytes:
         self._answers["file", name] = FileNotFoundError if file is None else file
         if file is None:
-            raise FileNotFoundError(errno.ENOENT, "no such file", _paths.decode(name))
+            raise FileNotFoundError(errno.ENOENT, "no such file", paths.decode(name))
         if file.data is not None:
             return file.data
         self._require_mine()
-        with _paths.Naming(name):
+        with paths.Naming(name):
             return file.content(self._fs)
 
     def read_text(self, path: AnyPath) -> str:
@@ -202,25 +203,25 @@ class Snapshot:
 
     def read_json(self, path: AnyPath) -> Any:
         """The same, parsed as JSON. Raises `DocumentError` with the path; integers of any size stay exact."""
-        return _json.loads(self.read(path), _paths.decode(_paths.to_bytes(path)))
+        return json.loads(self.read(path), paths.decode(paths.to_bytes(path)))
 
     def exists(self, path: AnyPath) -> bool:
         """Whether there is a file or directory; a symbolic link counts as what it leads to."""
-        name = _paths.normalize(path, directory=True)
+        name = paths.normalize(path, directory=True)
         return self._ask("exists", name, _exists, lambda file: file is not None)
 
     def listdir(self, path: AnyPath = ".") -> list[str]:
         """The names in a directory, sorted, without the private directory. Raises `OSError`."""
-        return list(self._ask("listdir", _paths.normalize(path, directory=True), _listdir))
+        return list(self._ask("listdir", paths.normalize(path, directory=True), _listdir))
 
     def glob(self, pattern: str | bytes) -> list[str]:
         """The files (not directories) whose relative path matches, sorted; patterns as in `FileTransaction.glob`."""
-        return list(self._ask("glob", _paths.to_bytes(pattern), _glob))
+        return list(self._ask("glob", paths.to_bytes(pattern), _glob))
 
     def version(self, path: AnyPath) -> str | None:
         """The version of a file, as `FileTransaction.version` tells it; `None` for a missing file."""
         return self._ask(
-            "version", _paths.normalize(path), _version, lambda file: None if file is None else file.version
+            "version", paths.normalize(path), _version, lambda file: None if file is None else file.version
         )
 
     def _ask(
@@ -258,7 +259,7 @@ class Snapshot:
                 except OSError as error:
                     now = type(error)
                 if now != expected:
-                    shown = _paths.decode(what)
+                    shown = paths.decode(what)
                     raise ConflictError(f"{shown!r} was changed since it was read through the snapshot", path=shown)
 
 
@@ -267,11 +268,11 @@ def _exists(view: View[C], path: bytes) -> bool:
 
 
 def _listdir(view: View[C], path: bytes) -> list[str]:
-    return [_paths.decode(name) for name in view.listdir(view.resolve(path))]
+    return [paths.decode(name) for name in view.listdir(view.resolve(path))]
 
 
 def _glob(view: View[C], pattern: bytes) -> list[str]:
-    return _trees.glob(view, pattern)
+    return subtrees.glob(view, pattern)
 
 
 def _version(view: View[C], path: bytes) -> str | None:
@@ -333,7 +334,7 @@ def _open(fs: FileSystem, view: View[C], path: bytes, in_memory: float) -> _File
         at, name, found = view.file(path)
         fd = fs.open_read(at, name)
     except OSError as error:
-        _paths.give_name(error, path)
+        paths.give_name(error, path)
         raise
     try:
         if not view.is_still or found.st_size > in_memory:

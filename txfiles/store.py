@@ -8,9 +8,11 @@ import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from txfiles import _fs, _paths, recovery
-from txfiles._home import locate
-from txfiles._lookout import Lookout, unreadable
+from txfiles import recovery
+from txfiles._commit.home import locate
+from txfiles._disk import system
+from txfiles._format import paths
+from txfiles._reading.lookout import Lookout, unreadable
 from txfiles.errors import ConflictError
 from txfiles.snapshot import Snapshot
 from txfiles.transaction import FileTransaction, check_settings
@@ -18,9 +20,9 @@ from txfiles.transaction import FileTransaction, check_settings
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from txfiles._journal import Durability
-    from txfiles._paths import AnyPath
-    from txfiles._recover import OnConflict, RecoveryReport
+    from txfiles._commit.recover import OnConflict, RecoveryReport
+    from txfiles._format.journal import Durability
+    from txfiles._format.paths import AnyPath
     from txfiles.aio import AsyncFileTransaction, AsyncSnapshot
 
 __all__ = ["FileStore"]
@@ -48,7 +50,7 @@ class FileStore:
         create: bool = False,
     ) -> None:
         check_settings(durability, timeout)
-        self._root = _paths.decode(locate(_fs.current(), root))
+        self._root = paths.decode(locate(system.current(), root))
         self._durability: Durability = durability
         self._timeout = timeout
         self._create = create
@@ -92,7 +94,7 @@ class FileStore:
         True
         """
         durable = self._durability == "full"
-        return Snapshot(_fs.current(), _paths.encode(self._root), names, self._timeout, durable=durable)
+        return Snapshot(system.current(), paths.encode(self._root), names, self._timeout, durable=durable)
 
     def update(self, change: Callable[[FileTransaction], T], *, retries: int = 10) -> T:
         """Run `change(tx)` in a transaction, commit, and return its value; after a `ConflictError` do it again.
@@ -134,7 +136,7 @@ class FileStore:
         It takes some tens of microseconds, no lock, no write permission. A commit counts when it has ended; one that
         a crash left unfinished, when it was recovered. `Snapshot.state_version` is the same for the state that is read.
         """
-        lookout = Lookout(_fs.current(), _paths.encode(self._root))
+        lookout = Lookout(system.current(), paths.encode(self._root))
         try:
             lookout.adopt_head()
             return lookout.version()

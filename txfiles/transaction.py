@@ -12,14 +12,17 @@ from collections.abc import Iterable
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self, overload
 
-from txfiles import _fs, _json, _paths, _streams, _trees, _two_phase
-from txfiles._fs import release
-from txfiles._home import Home, locate
-from txfiles._lock import here
-from txfiles._protocol import Commit, prepare, run_to_end
-from txfiles._recover import ensure_format, recover_locked, rests
-from txfiles._staging import ABSENT, Place, Staging, refuse_special, require_version
-from txfiles._tokens import Tokens, Writer
+from txfiles._commit import two_phase
+from txfiles._commit.home import Home, locate
+from txfiles._commit.protocol import Commit, prepare, run_to_end
+from txfiles._commit.recover import ensure_format, recover_locked, rests
+from txfiles._disk import system
+from txfiles._disk.lock import here
+from txfiles._disk.system import release
+from txfiles._format import json, paths
+from txfiles._tree import streams, subtrees
+from txfiles._tree.staging import ABSENT, Place, Staging, refuse_special, require_version
+from txfiles._tree.tokens import Tokens, Writer
 from txfiles.errors import (
     CommitError,
     LockTimeoutError,
@@ -31,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from txfiles._journal import Durability, Journal
-    from txfiles._paths import AnyPath
-    from txfiles._tree import Node
+    from txfiles._format.journal import Durability, Journal
+    from txfiles._format.paths import AnyPath
+    from txfiles._tree.tree import Node
 
 __all__ = ["FileTransaction"]
 
@@ -90,7 +93,7 @@ class FileTransaction:
         create: bool = False,
     ) -> None:
         check_settings(durability, timeout)
-        self._fs = _fs.current()
+        self._fs = system.current()
         self._root = locate(self._fs, root)
         self._durability: Durability = durability
         self._timeout = timeout
@@ -102,7 +105,7 @@ class FileTransaction:
         self._pid = -1
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {_paths.decode(self._root)!r} {self._state}>"
+        return f"<{type(self).__name__} {paths.decode(self._root)!r} {self._state}>"
 
     # -- begin and end ------------------------------------------------------------------------------------------
 
@@ -116,7 +119,7 @@ class FileTransaction:
             raise TransactionClosedError("the transaction has begun already; make a new one")
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         while True:
-            with _paths.Naming(self._root):
+            with paths.Naming(self._root):
                 home = Home.open(self._fs, self._root, create=self._create)
                 try:
                     waiting = self._enter(home, deadline)
@@ -127,7 +130,7 @@ class FileTransaction:
                     raise
                 home.close()
             if deadline is not None and time.monotonic() >= deadline:
-                raise LockTimeoutError(waiting, path=_paths.decode(self._root))
+                raise LockTimeoutError(waiting, path=paths.decode(self._root))
             time.sleep(_WAIT_FOR_DECISION)
 
     def _enter(self, home: Home, deadline: float | None) -> str | None:
@@ -135,12 +138,12 @@ class FileTransaction:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         home.lock.acquire(left, here() if self._owner is None else self._owner)
         if not home.is_in_place():
-            return f"the private directory of {_paths.decode(self._root)!r} keeps being replaced"
+            return f"the private directory of {paths.decode(self._root)!r} keeps being replaced"
         if not rests(home):
             report = recover_locked(home, durable=self._durability == "full")
             if report.waiting:
                 prepared = report.waiting[0].transaction_id
-                return f"transaction {prepared} of {_paths.decode(self._root)!r} is prepared and waits for a decision"
+                return f"transaction {prepared} of {paths.decode(self._root)!r} is prepared and waits for a decision"
             ensure_format(home)
         self._tokens = Tokens(self._fs, home.private_fd, self._fs.random_id(), durable=self._durability == "full")
         self._staging = Staging(self._fs, home.tree, self._tokens)
@@ -159,7 +162,7 @@ class FileTransaction:
         self._require_mine()
         with self._mutex:
             if self._state == "prepared":
-                self._decide(_two_phase.commit)
+                self._decide(two_phase.commit)
                 return
             self._require_open()
             self._refuse_open_savepoint()
@@ -178,7 +181,7 @@ class FileTransaction:
         self._require_mine()
         with self._mutex:
             if self._state == "prepared":
-                self._decide(_two_phase.roll_back)
+                self._decide(two_phase.roll_back)
                 return
             self._require_open()
             self._end(discard=True)
@@ -227,7 +230,7 @@ class FileTransaction:
                 self._journal = prepare(self._home, self._staging, self._durability, two_phase=True)
                 self._state = "prepared"
                 if self._journal is not None:
-                    _two_phase.make_prepared(self._home, self._journal)
+                    two_phase.make_prepared(self._home, self._journal)
             except BaseException:
                 self._end(discard=False)
                 raise
@@ -314,7 +317,7 @@ class FileTransaction:
 
     def read(self, path: AnyPath) -> bytes:
         """The content of a file, as staged or else as on disk. Raises `OSError` and `InvalidPathError`."""
-        with self._call() as staging, _paths.Naming(_paths.to_bytes(path)):
+        with self._call() as staging, paths.Naming(paths.to_bytes(path)):
             fd = self._open_to_read(staging, path)
             try:
                 chunks = []
@@ -330,18 +333,18 @@ class FileTransaction:
 
     def read_json(self, path: AnyPath) -> Any:
         """The same, parsed as JSON. Raises `DocumentError` with the path; integers of any size stay exact."""
-        return _json.loads(self.read(path), _paths.decode(_paths.to_bytes(path)))
+        return json.loads(self.read(path), paths.decode(paths.to_bytes(path)))
 
     def exists(self, path: AnyPath) -> bool:
         """Whether there is a file or directory; a symbolic link counts as what it leads to."""
         with self._call() as staging:
-            return staging.exists(_paths.normalize(path, directory=True))
+            return staging.exists(paths.normalize(path, directory=True))
 
     def listdir(self, path: AnyPath = ".") -> list[str]:
         """The names in a directory, sorted, without the private directory. Raises `OSError`."""
         with self._call() as staging:
-            resolved = staging.resolve(_paths.normalize(path, directory=True))
-            return [_paths.decode(name) for name in staging.listdir(resolved)]
+            resolved = staging.resolve(paths.normalize(path, directory=True))
+            return [paths.decode(name) for name in staging.listdir(resolved)]
 
     def glob(self, pattern: str | bytes) -> list[str]:
         """The files (not directories) whose relative path matches, sorted.
@@ -350,12 +353,12 @@ class FileTransaction:
         special. Symbolic links to directories are not entered.
         """
         with self._call() as staging:
-            return _trees.glob(staging, pattern)
+            return subtrees.glob(staging, pattern)
 
     def version(self, path: AnyPath) -> str | None:
         """The version of a file: an opaque string that changes with every replacement; `None` for a missing file."""
         with self._call() as staging:
-            return staging.version(staging.resolve(_paths.normalize(path)))
+            return staging.version(staging.resolve(paths.normalize(path)))
 
     # -- changing -----------------------------------------------------------------------------------------------
 
@@ -391,7 +394,7 @@ class FileTransaction:
         Dates, UUIDs, enums and dataclasses are written as orjson does. Raises `DocumentError` for NaN, infinities,
         integers beyond 64 bits, keys that are not strings, lone surrogates, and other types; nothing is staged then.
         """
-        self.write(path, _json.dumps(value, indent, _paths.decode(_paths.to_bytes(path))), if_version=if_version)
+        self.write(path, json.dumps(value, indent, paths.decode(paths.to_bytes(path))), if_version=if_version)
 
     @overload
     def open(self, path: AnyPath, mode: Literal["r", "w", "a", "x"] = "r") -> IO[str]: ...
@@ -410,12 +413,12 @@ class FileTransaction:
         text = not mode.endswith("b")
         with self._call() as staging:
             if mode[0] == "r":
-                return _streams.reader(self._fs, self._open_to_read(staging, path), text=text)
+                return streams.reader(self._fs, self._open_to_read(staging, path), text=text)
             return self._open_to_write(staging, path, mode[0], text=text)
 
     def _open_to_write(self, staging: Staging, path: AnyPath, how: str, *, text: bool) -> IO[Any]:
         place = self._target(staging, path)
-        shown = _paths.decode(place.path)
+        shown = paths.decode(place.path)
         exists = place.identity is not None
         if how == "x" and exists:
             raise FileExistsError(errno.EEXIST, "the file exists", shown)
@@ -455,13 +458,13 @@ class FileTransaction:
                 self._writing.discard(shown)
                 writer.discard()
 
-        return _streams.writer(writer, finish, discard, is_mine, text=text)
+        return streams.writer(writer, finish, discard, is_mine, text=text)
 
     def delete(self, path: AnyPath, *, missing_ok: bool = False) -> None:
         """Stage the removal of a file or of a symbolic link. Raises `FileNotFoundError`, `IsADirectoryError`."""
         with self._call() as staging, staging.step():
             try:
-                resolved = staging.resolve(_paths.normalize(path), follow_last=False)
+                resolved = staging.resolve(paths.normalize(path), follow_last=False)
                 staging.require_file(resolved, links=True)
             except FileNotFoundError:
                 if missing_ok:
@@ -477,7 +480,7 @@ class FileTransaction:
         with self._call() as staging, staging.step():
             resolved = self._directory(staging, path)
             staging.require_directory(resolved)
-            _trees.delete_tree(staging, resolved)
+            subtrees.delete_tree(staging, resolved)
 
     def move(self, source: AnyPath, target: AnyPath) -> None:
         """Stage a rename of a file, a symbolic link (itself) or a directory; missing parents are made.
@@ -491,7 +494,7 @@ class FileTransaction:
             from_path = self._directory(staging, source)
             to_path = self._directory(staging, target)
             _refuse_slashes(staging.look(from_path), source, target)
-            _trees.move(staging, from_path, to_path)
+            subtrees.move(staging, from_path, to_path)
 
     def copy(self, source: AnyPath, target: AnyPath) -> None:
         """Stage a copy of a file or directory: content, mode and extended attributes; missing parents are made.
@@ -499,17 +502,17 @@ class FileTransaction:
         An existing file is replaced, a directory is not. Raises `OSError`, and `InvalidPathError` for a special file.
         """
         with self._call() as staging, staging.step():
-            from_path, node = staging.find(_paths.normalize(source, directory=True))
-            to_path = staging.resolve(_paths.normalize(target, directory=True))
+            from_path, node = staging.find(paths.normalize(source, directory=True))
+            to_path = staging.resolve(paths.normalize(target, directory=True))
             _refuse_slashes(node, source, target)
-            _trees.copy(staging, from_path, to_path)
+            subtrees.copy(staging, from_path, to_path)
 
     def mkdir(self, path: AnyPath) -> None:
         """Stage a directory and its missing parents; one that exists is left as it is. Raises `FileExistsError`."""
         with self._call() as staging, staging.step():
-            resolved, node = staging.find(_paths.normalize(path, directory=True))
+            resolved, node = staging.find(paths.normalize(path, directory=True))
             if node is not None and node.kind != "dir":
-                raise FileExistsError(errno.EEXIST, "not a directory", _paths.decode(resolved))
+                raise FileExistsError(errno.EEXIST, "not a directory", paths.decode(resolved))
             staging.make_parents(resolved)
             staging.make_directory(resolved)
 
@@ -545,21 +548,21 @@ class FileTransaction:
 
     def _target(self, staging: Staging, path: AnyPath) -> Place:
         """Where a file is to be written: absent, or regular and not write-protected."""
-        normal = _paths.normalize(path)
+        normal = paths.normalize(path)
         try:
             place = staging.place(normal)
         except OSError as error:
-            _paths.give_name(error, normal)
+            paths.give_name(error, normal)
             raise
         if place.meta is not None and not place.meta.mode & 0o222 and self._fs.ids()[0] != 0:
-            raise PermissionError(errno.EACCES, "the file is write-protected", _paths.decode(place.path))
+            raise PermissionError(errno.EACCES, "the file is write-protected", paths.decode(place.path))
         return place
 
     def _directory(self, staging: Staging, path: AnyPath) -> bytes:
         """The resolved path of an entry that is itself moved or removed, not followed."""
-        resolved = staging.resolve(_paths.normalize(path, directory=True), follow_last=False)
+        resolved = staging.resolve(paths.normalize(path, directory=True), follow_last=False)
         if not resolved:
-            raise OSError(errno.EBUSY, "the root itself cannot be moved or removed", _paths.decode(self._root))
+            raise OSError(errno.EBUSY, "the root itself cannot be moved or removed", paths.decode(self._root))
         return resolved
 
     def _stage(self, staging: Staging, place: Place, chunks: Iterable[bytes | memoryview]) -> None:
@@ -575,19 +578,19 @@ class FileTransaction:
     def _put(self, staging: Staging, place: Place, writer: Writer) -> None:
         meta = place.meta
         if meta is None:
-            with _paths.Naming(place.path):
+            with paths.Naming(place.path):
                 staging.make_parents(place.path)
                 meta = staging.meta_for_new(place.path)
         staging.put(place.path, writer.finish(meta, place.identity))
 
     def _open_to_read(self, staging: Staging, path: AnyPath) -> int:
-        resolved = staging.resolve(_paths.normalize(path))
+        resolved = staging.resolve(paths.normalize(path))
         staging.require_file(resolved)
         at, name = staging.where(resolved)
         try:
             fd = self._fs.open_read(at, name)
         except OSError as error:
-            error.filename = _paths.decode(resolved)
+            error.filename = paths.decode(resolved)
             raise
         try:
             if not stat.S_ISREG(self._fs.fstat(fd).st_mode):
@@ -643,11 +646,11 @@ def is_empty_id(transaction_id: str) -> bool:
     return transaction_id.endswith(_EMPTY)
 
 
-def _refuse_slashes(source: Node | None, *paths: AnyPath) -> None:
+def _refuse_slashes(source: Node | None, *given: AnyPath) -> None:
     """A slash at the end says that a directory is meant: of a file neither the old name nor the new one has it."""
     if source is not None and source.kind != "dir":
-        for path in paths:
-            _paths.normalize(path)
+        for path in given:
+            paths.normalize(path)
 
 
 def _chunks(data: Data) -> Iterable[bytes | memoryview]:

@@ -18,7 +18,8 @@ import pytest
 import txfiles
 from tests.support.boundary import tree
 from tests.support.procs import run_python
-from txfiles import AsyncFileTransaction, FileStore, FileTransaction, Snapshot, _fs, _lock, status
+from txfiles import AsyncFileTransaction, FileStore, FileTransaction, Snapshot, status
+from txfiles._disk import lock, system
 from txfiles.aio import AsyncFile, AsyncSnapshot
 from txfiles.errors import (
     CommitError,
@@ -488,22 +489,22 @@ def test_it_survives_kills_and_power_losses_like_any_save() -> None:
 # -- nothing in the loop --------------------------------------------------------------------------------------------
 
 
-class Watching(_fs.KernelFS):
+class Watching(system.KernelFS):
     """Notes the threads of all its calls, those that only ask for the process apart."""
 
 
 def _note(name: str) -> None:
     def noted(self: Watching, *args: Any, **kwargs: Any) -> Any:
         seen.add((name, threading.get_ident()))
-        return getattr(_fs.KernelFS, name)(self, *args, **kwargs)
+        return getattr(system.KernelFS, name)(self, *args, **kwargs)
 
     setattr(Watching, name, noted)
 
 
 seen: set[tuple[str, int]] = set()
 _HARMLESS = {"pid", "on_fork"}
-for _name in vars(_fs.KernelFS):
-    if not _name.startswith("_") and callable(getattr(_fs.KernelFS, _name)) and _name not in _HARMLESS:
+for _name in vars(system.KernelFS):
+    if not _name.startswith("_") and callable(getattr(system.KernelFS, _name)) and _name not in _HARMLESS:
         _note(_name)
 
 
@@ -549,18 +550,18 @@ async def everything(root: Path) -> None:
 
 def test_no_file_call_in_the_thread_of_the_loop(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("acquire", "release", "check"):
-        call = getattr(_lock.RootLock, name)
+        call = getattr(lock.RootLock, name)
 
         def noted(self: Any, *args: Any, call: Any = call, name: str = name) -> Any:
             if name != "release" or self.held:
                 seen.add((f"lock.{name}", threading.get_ident()))
             return call(self, *args)
 
-        monkeypatch.setattr(_lock.RootLock, name, noted)
+        monkeypatch.setattr(lock.RootLock, name, noted)
     (root / "a").write_text("1")
     (root / "d").mkdir()
     seen.clear()
-    with _fs.use(Watching()):
+    with system.use(Watching()):
         asyncio.run(everything(root))
     mine = threading.get_ident()
     assert {name for name, thread in seen if thread == mine} == set()
@@ -587,8 +588,8 @@ def test_the_loop_goes_on_during_each_file_call(root: Path) -> None:
             assert await tx.listdir() == ["a", "b"]
 
     loop: asyncio.AbstractEventLoop
-    fs: Any = FaultyFS(_fs.KernelFS(), plan)
-    with _fs.use(fs):
+    fs: Any = FaultyFS(system.KernelFS(), plan)
+    with system.use(fs):
         asyncio.run(main())
     assert tree(root) == {"a": b"1", "b": b"[]\n"}
     assert rounds > 30

@@ -21,8 +21,9 @@ import pytest
 from tests.support import DEEP
 from tests.support.boundary import nth_call, tree
 from tests.support.procs import child
-from txfiles import AsyncFileTransaction, FileTransaction, _fs, rollback_prepared, status
-from txfiles._worker import ServedTransaction
+from txfiles import AsyncFileTransaction, FileTransaction, rollback_prepared, status
+from txfiles._asyncio.worker import ServedTransaction
+from txfiles._disk import system
 from txfiles.errors import CommitError, LockTimeoutError
 from txfiles.testing._faults import FaultyFS
 
@@ -311,9 +312,9 @@ def test_cancelled_during_each_file_call(memory: Path, durability: str) -> None:
                 loop.call_soon_threadsafe(cancelled.set)
                 assert cancelled.wait(10)
 
-        fs: Any = FaultyFS(_fs.KernelFS(), plan)
+        fs: Any = FaultyFS(system.KernelFS(), plan)
         try:
-            with _fs.use(fs), pytest.raises(asyncio.CancelledError):
+            with system.use(fs), pytest.raises(asyncio.CancelledError):
                 loop.run_until_complete(task)
                 raise asyncio.CancelledError("there are not so many calls")
         finally:
@@ -340,7 +341,7 @@ def test_a_failure_while_it_is_cancelled(memory: Path) -> None:
     kept: list[Any] = []
     task = loop.create_task(blocks(memory, kept, "full"))
     fs: Any = nth_call("sync_file", 2, act)
-    with _fs.use(fs), pytest.raises(asyncio.CancelledError) as caught:
+    with system.use(fs), pytest.raises(asyncio.CancelledError) as caught:
         loop.run_until_complete(task)
     loop.close()
     assert isinstance(caught.value.__cause__, CommitError)
@@ -385,7 +386,7 @@ def test_a_timeout_around_a_commit_waits_for_its_end(memory: Path) -> None:
         assert kept[0].outcome == "unknown"
         gate.opened.set()
 
-    with _fs.use(gate.fs), pytest.raises(TimeoutError):
+    with system.use(gate.fs), pytest.raises(TimeoutError):
         asyncio.run(late())
     assert check(memory, before, kept, "timed out")
 
@@ -426,7 +427,7 @@ def test_who_is_cancelled_on_the_way_to_the_lock_does_not_wait_for_it(memory: Pa
     gate = Gate("open_dir")
 
     async def main() -> None:
-        with _fs.use(gate.fs):
+        with system.use(gate.fs):
             task = asyncio.create_task(AsyncFileTransaction(memory, timeout=None).begin())
             await asyncio.to_thread(gate.reached.wait, 20)
             task.cancel()
@@ -458,7 +459,7 @@ def test_a_file_whose_opening_was_cancelled_is_not_open(memory: Path) -> None:
             async with tx.open("a", "w") as file:
                 await file.write("new")
 
-    with _fs.use(gate.fs):
+    with system.use(gate.fs):
         asyncio.run(main())
     assert (memory / "a").read_text() == "new"
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support.boundary import tree
-from txfiles import AsyncFileTransaction, FileStore, _fs
+from txfiles import AsyncFileTransaction, FileStore
+from txfiles._disk import system
 from txfiles.errors import ConflictError, DocumentError, SnapshotExpiredError, TransactionClosedError
 from txfiles.testing._faults import FaultyFS
 
@@ -33,7 +34,7 @@ def put(store: FileStore, **files: str) -> None:
 
 def test_a_transaction_has_the_settings_of_the_store(tmp_path: Path, watch: Callable[[Path], Path]) -> None:
     store = FileStore(watch(tmp_path / "new"), durability="process", create=True, timeout=0)
-    fs: Any = FaultyFS(_fs.KernelFS())
+    fs: Any = FaultyFS(system.KernelFS())
 
     async def main() -> None:
         async with store.async_transaction() as tx:
@@ -43,7 +44,7 @@ def test_a_transaction_has_the_settings_of_the_store(tmp_path: Path, watch: Call
                 await asyncio.create_task(store.async_transaction().begin())
             assert time.monotonic() - began < 5
 
-    with _fs.use(fs):
+    with system.use(fs):
         asyncio.run(main())
     assert "sync_file" not in fs.trace
     assert tree(tmp_path / "new") == {"a": b"1"}
@@ -157,8 +158,8 @@ def test_snapshots_make_no_file_call_in_the_loop(store: FileStore) -> None:
             await snap.glob("*")
         await store.async_wait_for_change(snap.state_version, timeout=0.01)
 
-    fs: Any = FaultyFS(_fs.KernelFS(), plan)
-    with _fs.use(fs):
+    fs: Any = FaultyFS(system.KernelFS(), plan)
+    with system.use(fs):
         asyncio.run(main())
     assert threads
     assert threading.get_ident() not in threads
@@ -184,8 +185,8 @@ def test_a_snapshot_that_is_cancelled_while_it_is_entered(store: FileStore) -> N
             await task
         gate.set()
 
-    fs: Any = FaultyFS(_fs.KernelFS(), plan)
-    with _fs.use(fs):
+    fs: Any = FaultyFS(system.KernelFS(), plan)
+    with system.use(fs):
         asyncio.run(main())
     assert not descriptors(store.root)
 

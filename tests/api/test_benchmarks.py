@@ -16,7 +16,8 @@ from benchmarks.__main__ import MODES, main
 from benchmarks.competitors import MEANING, SAVES
 from benchmarks.report import read_json, verdicts
 from tests.support.procs import CHECKOUT, run_python
-from txfiles import FileTransaction, _fs
+from txfiles import FileTransaction
+from txfiles._disk import system
 
 TINY = ["--rounds=1", "--shapes=3x10", "--sizes=100", "--seconds=0.05", "--processes=1,2", "--pending=3", "--tree=20"]
 BASE = {name for name in SAVES if name not in ("lmdb", "atomicwrites")}
@@ -78,7 +79,7 @@ def test_formulas_are_read(formula: str, syncs: int) -> None:
 
 def test_a_process_commit_makes_none(tmp_path: Path) -> None:
     for fs in (count.MeasuredFS(), count.MeasuredFS()):
-        with _fs.use(fs), FileTransaction(tmp_path, durability="process") as tx:
+        with system.use(fs), FileTransaction(tmp_path, durability="process") as tx:
             tx.write("a", b"a")
         assert fs.syncs == 0
         assert fs.calls["write"] > 0

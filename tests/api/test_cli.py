@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.support.procs import CHECKOUT
-from txfiles import FileTransaction, _fs
+from txfiles import FileTransaction
+from txfiles._disk import system
 from txfiles.cli import _parser, main
 from txfiles.testing._faults import FaultyFS
 
@@ -36,8 +37,8 @@ def _leave_half_done(root: Path) -> None:
         if renames == 4 and name != "close":
             raise _Stop
 
-    fs: Any = FaultyFS(_fs.KernelFS(), plan)
-    with pytest.raises(_Stop), _fs.use(fs), FileTransaction(root) as tx:
+    fs: Any = FaultyFS(system.KernelFS(), plan)
+    with pytest.raises(_Stop), system.use(fs), FileTransaction(root) as tx:
         tx.write("a", "new a")
         tx.write("b", "new b")
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from txfiles import FileStore, JsonDocuments, _async_snapshot, aio, documents, snapshot, store
+from txfiles import FileStore, JsonDocuments, aio, documents, snapshot, store
+from txfiles._asyncio import snapshot as async_snapshot
 
 
 @pytest.mark.parametrize(
-    "module", [documents, snapshot, store, aio, _async_snapshot], ids=lambda module: module.__name__
+    "module", [documents, snapshot, store, aio, async_snapshot], ids=lambda module: module.__name__
 )
 def test_examples(root: Path, module: ModuleType) -> None:
     made = FileStore(root, durability="process")

@@ -18,7 +18,8 @@ import pytest
 from tests.support.boundary import tree
 from tests.support.halfdone import die
 from tests.support.procs import run_python
-from txfiles import FileTransaction, _fs, status
+from txfiles import FileTransaction, status
+from txfiles._disk import system
 from txfiles.errors import (
     CommitError,
     InvalidPathError,
@@ -528,8 +529,8 @@ def test_links_to_directories_are_not_walked_into(fs: TxFilesFileSystem, root: P
 
 def test_an_error_is_no_empty_directory(fs: TxFilesFileSystem, root: Path, at: Any) -> None:
     assert fs.find(at("missing")) == []
-    failing = FaultyFS(_fs.KernelFS(), lambda _, name: fail(errno.EIO) if name == "listdir" else None)
-    with _fs.use(failing):  # type: ignore[arg-type]
+    failing = FaultyFS(system.KernelFS(), lambda _, name: fail(errno.EIO) if name == "listdir" else None)
+    with system.use(failing):  # type: ignore[arg-type]
         for call in (fs.ls, fs.find, fs.du, lambda path: list(fs.walk(path)), lambda path: fs.glob(f"{path}/**")):
             with pytest.raises(OSError, match="injected"):
                 call(root)

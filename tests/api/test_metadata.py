@@ -15,7 +15,8 @@ from tests.support.as_user import as_user, public_directory
 from tests.support.boundary import Refusing, killed
 from tests.support.mounts import run
 from tests.support.procs import run_python
-from txfiles import FileTransaction, _fs, recover
+from txfiles import FileTransaction, recover
+from txfiles._disk import system
 from txfiles.errors import CommitError
 
 pytestmark = pytest.mark.needs("root", "setfacl")
@@ -96,7 +97,7 @@ def test_a_replaced_file_keeps_everything(root: Path, how: str, end: str) -> Non
 def test_an_undone_replacement_keeps_everything(root: Path) -> None:
     before = _special(root / "a")
     inode = (root / "a").stat().st_ino
-    with _fs.use(Refusing(b"b")):
+    with system.use(Refusing(b"b")):
         tx = FileTransaction(root).begin()
     tx.write("a", "new")
     tx.write("b", "x")
@@ -188,7 +189,7 @@ def test_directories_keep_theirs_when_they_are_removed_and_that_is_undone(root: 
     os.setxattr(root / "d", "user.colour", b"blue")
     (root / "d").chmod(0o2751)
     before = meta(root / "d")
-    with _fs.use(Refusing(b"z")):
+    with system.use(Refusing(b"z")):
         tx = FileTransaction(root).begin()
     tx.delete_tree("d")
     tx.write("z", "x")

@@ -16,7 +16,8 @@ import pytest
 
 from tests.support.boundary import killed, nth_call, tree
 from tests.support.procs import child, run_python
-from txfiles import FileStore, FileTransaction, JsonDocuments, _fs, commit_prepared, recover, rollback_prepared, status
+from txfiles import FileStore, FileTransaction, JsonDocuments, commit_prepared, recover, rollback_prepared, status
+from txfiles._disk import system
 from txfiles.errors import (
     CommitError,
     CommitOutcomeUnknownError,
@@ -242,8 +243,8 @@ def test_modes_owners_and_a_long_wait(used: Path) -> None:
 
 @pytest.mark.parametrize("decide", [commit_prepared, rollback_prepared])
 def test_with_process_durability(used: Path, decide) -> None:
-    fs = FaultyFS(_fs.KernelFS())
-    with _fs.use(fs):  # type: ignore[arg-type]
+    fs = FaultyFS(system.KernelFS())
+    with system.use(fs):  # type: ignore[arg-type]
         with FileTransaction(used, durability="process") as tx:
             change(tx)
             tid = tx.prepare()
@@ -550,7 +551,7 @@ def failing(call: str, nth: int, *, forever: bool = False):
         if name == call and (seen == nth or (forever and seen > nth)):
             raise OSError(errno.EIO, "injected")
 
-    return _fs.use(FaultyFS(_fs.KernelFS(), plan))  # type: ignore[arg-type]
+    return system.use(FaultyFS(system.KernelFS(), plan))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("call", "nth"), [("rename", 1), ("sync_dir", 1), ("sync_dir", 2), ("sync_file", 1)])
@@ -644,6 +645,6 @@ def test_nothing_is_decided_by_the_way(used: Path) -> None:
         with FileStore(used).snapshot("a") as snap:
             assert snap.read("a") == b"old a"
     assert sorted(os.listdir(used / ".txfiles")) == before
-    with _fs.use(nth_call("rename", 99, lambda: None)):  # type: ignore[arg-type]
+    with system.use(nth_call("rename", 99, lambda: None)):  # type: ignore[arg-type]
         commit_prepared(used, tid)
     assert tree(used) == NEW

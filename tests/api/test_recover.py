@@ -14,7 +14,8 @@ import pytest
 
 from tests.support.boundary import Refusing, killed, tree
 from tests.support.procs import child, run_python
-from txfiles import FileStore, FileTransaction, RecoveryReport, StoreStatus, _fs, recover, status
+from txfiles import FileStore, FileTransaction, RecoveryReport, StoreStatus, recover, status
+from txfiles._disk import system
 from txfiles.errors import (
     InvalidPathError,
     LockTimeoutError,
@@ -294,7 +295,7 @@ def test_a_prepared_transaction_waits_for_its_decision(used: Path) -> None:
 
 
 def test_an_undo_that_died_is_finished(used: Path) -> None:
-    with _fs.use(Refusing(b"c", then_die_undoing=True)):
+    with system.use(Refusing(b"c", then_die_undoing=True)):
         pid = os.fork()
         if pid == 0:
             try:

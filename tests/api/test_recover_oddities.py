@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from txfiles import FileTransaction, _fs, recover, status
+from txfiles import FileTransaction, recover, status
+from txfiles._disk import system
 from txfiles.errors import JournalVersionError, RecoveryError, SettleError
 from txfiles.recovery import verify
 from txfiles.testing._faults import FaultyFS
@@ -75,7 +76,7 @@ def test_names_of_ours_that_are_not_files_are_left_alone(used: Path) -> None:
 def test_a_failed_sync_bars_recovery_also_without_a_boot_id(used: Path) -> None:
     """Where a restart cannot be told, the note of a failed sync holds until the file is looked at by hand."""
 
-    class Unbooted(_fs.KernelFS):
+    class Unbooted(system.KernelFS):
         def boot_id(self) -> str:
             return ""
 
@@ -88,7 +89,7 @@ def test_a_failed_sync_bars_recovery_also_without_a_boot_id(used: Path) -> None:
             raise OSError(errno.EIO, "injected")
 
     fs: Any = FaultyFS(Unbooted(), plan)
-    with _fs.use(fs):
+    with system.use(fs):
         with pytest.raises(SettleError), FileTransaction(used) as tx:
             tx.write("a", "2")
         with pytest.raises(RecoveryError, match="sync failed"):

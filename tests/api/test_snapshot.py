@@ -16,7 +16,9 @@ import pytest
 
 from tests.support.as_user import as_user, public_directory
 from tests.support.procs import run_python
-from txfiles import FileStore, FileTransaction, JsonDocuments, _fs, _layout
+from txfiles import FileStore, FileTransaction, JsonDocuments
+from txfiles._disk import system
+from txfiles._format import layout
 from txfiles.errors import (
     ConflictError,
     DocumentError,
@@ -290,7 +292,7 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(store: FileStore) -> N
         reading.set()
         go_on.wait()
 
-    with _fs.use(_Meanwhile(wait)), store.snapshot("b") as snap:  # type: ignore[arg-type]
+    with system.use(_Meanwhile(wait)), store.snapshot("b") as snap:  # type: ignore[arg-type]
         thread = threading.Thread(target=lambda: snap.read("a"))
         thread.start()
         reading.wait()
@@ -478,7 +480,7 @@ def test_a_root_at_rest_is_left_in_time(root: Path, store: FileStore) -> None:
         put(store, b="old")
 
 
-class _Meanwhile(_fs.KernelFS):
+class _Meanwhile(system.KernelFS):
     """Something happens between the look at a file and its opening; then `looks` counts those at open files."""
 
     def __init__(self, act: Callable[[], object]) -> None:
@@ -509,7 +511,7 @@ def test_what_is_put_in_the_place_of_a_file_that_is_about_to_be_opened(
 
     def read(act: Callable[[], object]) -> tuple[bytes, bytes, int]:
         known_to_be_at_rest()
-        with _fs.use(fs := _Meanwhile(act)), store.snapshot(*names) as snap:  # type: ignore[arg-type]
+        with system.use(fs := _Meanwhile(act)), store.snapshot(*names) as snap:  # type: ignore[arg-type]
             return snap.read("a"), snap.read("b"), fs.looks
 
     def longer() -> None:
@@ -606,7 +608,7 @@ def test_a_newer_format_is_refused(root: Path, store: FileStore) -> None:
     for names in ((), ("a",)):
         with pytest.raises(JournalVersionError), store.snapshot(*names):
             pass
-    (root / ".txfiles" / "format").write_bytes(_layout.FORMAT_TEXT)
+    (root / ".txfiles" / "format").write_bytes(layout.FORMAT_TEXT)
 
 
 def test_a_missing_format_beside_a_durable_commit_is_refused(root: Path) -> None:
@@ -615,7 +617,7 @@ def test_a_missing_format_beside_a_durable_commit_is_refused(root: Path) -> None
     (root / ".txfiles" / "format").unlink()
     with pytest.raises(RecoveryError), store.snapshot("a"):
         pass
-    (root / ".txfiles" / "format").write_bytes(_layout.FORMAT_TEXT)
+    (root / ".txfiles" / "format").write_bytes(layout.FORMAT_TEXT)
 
 
 def test_unknown_names_in_the_private_directory_do_not_disturb(root: Path, store: FileStore) -> None:

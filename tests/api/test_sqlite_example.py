@@ -15,7 +15,8 @@ from types import ModuleType
 import pytest
 
 from tests.support.procs import CHECKOUT
-from txfiles import FileTransaction, _fs, status
+from txfiles import FileTransaction, status
+from txfiles._disk import system
 from txfiles.errors import RecoveryConflictError
 from txfiles.testing import killed_at_call
 from txfiles.testing._faults import FaultyFS
@@ -81,9 +82,9 @@ def test_killed_before_each_sql_statement(example: ModuleType, tmp_path: Path) -
 
 
 def test_killed_at_each_call_of_txfiles(example: ModuleType, tmp_path: Path) -> None:
-    counting = FaultyFS(_fs.KernelFS())
+    counting = FaultyFS(system.KernelFS())
     counted = library(example, tmp_path / "counted")
-    with _fs.use(counting):  # type: ignore[arg-type]
+    with system.use(counting):  # type: ignore[arg-type]
         counted.change(CHANGE)
     outcomes = []
     for call in range(1, counting.calls + 1, 5):

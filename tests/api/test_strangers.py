@@ -16,13 +16,13 @@ from txfiles import FileStore, FileTransaction, recover, status
 pytestmark = pytest.mark.needs("users")
 
 _PLANT = """
-    from txfiles import _journal, _layout
-    from txfiles._digest import Digest
-    from txfiles._journal import Identity, Journal, Meta, Operation
+    from txfiles._format import journal, layout
+    from txfiles._format.digest import Digest
+    from txfiles._format.journal import Identity, Journal, Meta, Operation
     root, tid = sys.argv[1], "ab" * 16
     private = root + "/.txfiles"
     os.makedirs(private, 0o700, exist_ok=True)
-    for name, content in ((_layout.FORMAT, _layout.FORMAT_TEXT), (_layout.LOCK, b"")):
+    for name, content in ((layout.FORMAT, layout.FORMAT_TEXT), (layout.LOCK, b"")):
         with open(os.path.join(private.encode(), name), "wb") as file:
             file.write(content)
     token = f"{private}/{tid}.0"
@@ -38,7 +38,7 @@ _PLANT = """
     with open(f"{private}/{tid}.committed", "wb") as file:
         ino = os.fstat(file.fileno()).st_ino
         dirs = ((b"", os.stat(root).st_ino),)
-        file.write(_journal.encode(Journal(tid, 1, "full", "", ino, (op,), dirs)))
+        file.write(journal.encode(Journal(tid, 1, "full", "", ino, (op,), dirs)))
 """
 
 

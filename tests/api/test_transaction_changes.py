@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from tests.support.boundary import tree
-from txfiles import FileTransaction, _fs, _tokens
+from txfiles import FileTransaction
+from txfiles._disk import system
+from txfiles._tree import tokens
 from txfiles.errors import CommitError, InvalidPathError, TxFilesError
 from txfiles.testing._faults import FaultyFS
 
@@ -105,7 +107,7 @@ def test_a_call_that_fails_on_the_way_leaves_nothing(
     root: Path, case: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At each of its system calls; also where a token is closed at once, and synced because none may open it again."""
-    monkeypatch.setattr(_tokens, "_KEEP_OPEN", (0, 0))
+    monkeypatch.setattr(tokens, "_KEEP_OPEN", (0, 0))
     _fill(root)
     (root / "b").chmod(0o200)
     before = tree(root)
@@ -118,8 +120,8 @@ def test_a_call_that_fails_on_the_way_leaves_nothing(
             if begun and number == begun[0] + nth and (name != "close" or isinstance(error, OSError)):
                 raise error
 
-        fs: Any = FaultyFS(_fs.KernelFS(), plan)
-        with _fs.use(fs):
+        fs: Any = FaultyFS(system.KernelFS(), plan)
+        with system.use(fs):
             tx = FileTransaction(root).begin()
         begun.append(fs.calls)
         try:

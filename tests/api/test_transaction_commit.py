@@ -16,7 +16,9 @@ import pytest
 from tests.support.boundary import nth_call, tree
 from tests.support.inject import SYNC, traced
 from tests.support.mounts import tmpfs
-from txfiles import FileTransaction, _fs, _journal, recover, status
+from txfiles import FileTransaction, recover, status
+from txfiles._disk import system
+from txfiles._format import journal
 from txfiles.errors import CommitError, CommitOutcomeUnknownError, ConflictError, SettleError, TxFilesError
 from txfiles.testing._faults import FaultyFS
 
@@ -50,8 +52,8 @@ def _used(root: Path) -> None:
 
 def _traced(root: Path, change: Callable[[FileTransaction], object]) -> list[str]:
     """The calls of a transaction from its begin to its end."""
-    fs: Any = FaultyFS(_fs.KernelFS())
-    with _fs.use(fs):
+    fs: Any = FaultyFS(system.KernelFS())
+    with system.use(fs):
         tx = FileTransaction(root).begin()
     fs.trace.clear()
     with tx.savepoint():
@@ -132,8 +134,8 @@ def test_changes_that_come_to_nothing_write_no_journal(root: Path, what: str) ->
 
 def test_a_rollback_syncs_nothing(root: Path) -> None:
     _used(root)
-    fs: Any = FaultyFS(_fs.KernelFS())
-    with _fs.use(fs):
+    fs: Any = FaultyFS(system.KernelFS())
+    with system.use(fs):
         tx = FileTransaction(root).begin()
         tx.write("a", "x")
         tx.rollback()
@@ -204,7 +206,7 @@ def test_process_durability_makes_no_sync_at_all(root: Path) -> None:
     assert not (root / "gone").exists()
 
 
-class _Refusing(_fs.KernelFS):
+class _Refusing(system.KernelFS):
     """Syncs of directories fail with `error`."""
 
     def __init__(self, error: int) -> None:
@@ -218,7 +220,7 @@ class _Refusing(_fs.KernelFS):
 def test_a_file_system_that_cannot_sync_directories_is_said_once(
     root: Path, error: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "txfiles"), _fs.use(_Refusing(error)):
+    with caplog.at_level(logging.WARNING, "txfiles"), system.use(_Refusing(error)):
         for content in ("1", "2", "3"):
             with FileTransaction(root) as tx:
                 tx.write("new/a", content)
@@ -231,7 +233,7 @@ def test_a_file_system_that_cannot_sync_directories_is_said_once(
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES], ids=errno.errorcode.get)
 def test_any_other_failure_of_it_is_raised(root: Path, error: int) -> None:
     _used(root)
-    with _fs.use(_Refusing(error)), pytest.raises(TxFilesError) as caught, FileTransaction(root) as tx:
+    with system.use(_Refusing(error)), pytest.raises(TxFilesError) as caught, FileTransaction(root) as tx:
         tx.write("a", "x")
     assert isinstance(caught.value, (CommitError, CommitOutcomeUnknownError))
     assert isinstance(caught.value.__cause__, OSError)
@@ -253,7 +255,7 @@ def _fails(root: Path, call: str, nth: int, error: int = errno.EIO) -> TxFilesEr
         raise OSError(error, os.strerror(error))
 
     fs: Any = nth_call(call, nth, fail)
-    with _fs.use(fs):
+    with system.use(fs):
         tx = FileTransaction(root).begin()
     tx.write("a", "new")
     tx.write("b", "new")
@@ -312,7 +314,7 @@ def test_the_target_became_a_directory(root: Path) -> None:
     assert sorted(os.listdir(root / ".txfiles")) == ["format", "lock"]
 
 
-class _After(_fs.KernelFS):
+class _After(system.KernelFS):
     """Does something once, after the first round of syncs."""
 
     def __init__(self, act: Callable[[], object]) -> None:
@@ -334,7 +336,7 @@ def test_a_directory_was_swapped_for_another_in_the_sync_round(root: Path) -> No
         (root / "d").rename(root / "f")
         (root / "e").rename(root / "d")
 
-    with _fs.use(_After(swap)), pytest.raises(ConflictError), FileTransaction(root) as tx:
+    with system.use(_After(swap)), pytest.raises(ConflictError), FileTransaction(root) as tx:
         tx.write("c", "new")
         tx.write("d/a", "new")
     assert tree(root) == {"c": b"old c", "d": None, "d/a": b"old e/a", "f": None, "f/a": b"old d/a"}
@@ -361,7 +363,7 @@ def test_a_time_that_no_journal_can_hold(root: Path, change: str, seconds: int) 
 def test_a_journal_that_nobody_could_read_is_not_written(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _used(root)
     size = (root / ".txfiles/HEAD").stat().st_size
-    monkeypatch.setattr(_journal, "MAX_SIZE", 2 * size + 1024)
+    monkeypatch.setattr(journal, "MAX_SIZE", 2 * size + 1024)
     with (
         pytest.raises(CommitError, match=r"a journal of \d+ bytes is too large") as caught,
         FileTransaction(root) as tx,
@@ -434,8 +436,8 @@ def test_others_see_final_names_and_whole_files_at_every_moment(root: Path, dura
         if fails and name == "rename" and renames == 6:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    fs: Any = FaultyFS(_fs.KernelFS(), look)
-    with _fs.use(fs):
+    fs: Any = FaultyFS(system.KernelFS(), look)
+    with system.use(fs):
         tx = FileTransaction(root, durability=durability).begin()
     _scene(tx)
     if fails:

@@ -26,7 +26,8 @@ from zope.interface.verify import verifyObject
 
 from tests.support.boundary import tree
 from tests.support.procs import run_python
-from txfiles import FileStore, FileTransaction, _fs, commit_prepared, recover, rollback_prepared, status
+from txfiles import FileStore, FileTransaction, commit_prepared, recover, rollback_prepared, status
+from txfiles._disk import system
 from txfiles.errors import CommitError, ConflictError, LockTimeoutError, RecoveryConflictError, TransactionClosedError
 from txfiles.integrations import transaction as module
 from txfiles.integrations.transaction import TxFilesDataManager, join
@@ -480,10 +481,10 @@ class Database:
 
 def test_files_and_rows_agree_after_a_kill_at_any_call(store: FileStore, tmp_path: Path) -> None:
     database = Database(tmp_path / "rows.sqlite")
-    counting = FaultyFS(_fs.KernelFS())
+    counting = FaultyFS(system.KernelFS())
     for _ in range(2):  # what a process remembers of the root it asks no more
         database.save(store, 0)
-    with _fs.use(counting):  # type: ignore[arg-type]
+    with system.use(counting):  # type: ignore[arg-type]
         database.save(store, 0)
     numbers = set()
     for call in range(1, counting.calls + 1, 4):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.boundary import tree
 from txfiles import FileTransaction
-from txfiles._staging import Staging
+from txfiles._tree.staging import Staging
 from txfiles.errors import CommitError, ConflictError, TransactionClosedError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.boundary import tree
 from txfiles import FileTransaction
-from txfiles._view import View
+from txfiles._tree.view import View
 from txfiles.errors import InvalidPathError
 
 GONE = object()

@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.boundary import killed
 from tests.support.procs import child
-from txfiles import FileStore, FileTransaction, _fs
+from txfiles import FileStore, FileTransaction
+from txfiles._disk import system
 from txfiles.testing._faults import FaultyFS
 
 
@@ -75,7 +76,7 @@ def test_a_state_that_is_read_through_the_journal_has_the_version_that_it_will_h
         if name == "open_append":
             raise PermissionError(13, "not allowed")
 
-    with _fs.use(FaultyFS(_fs.KernelFS(), forbid)), FileStore(root, timeout=5).snapshot("a") as snap:  # type: ignore[arg-type]
+    with system.use(FaultyFS(system.KernelFS(), forbid)), FileStore(root, timeout=5).snapshot("a") as snap:  # type: ignore[arg-type]
         version = snap.state_version
     assert store.state_version() == before != version
     assert store.recover().rolled_forward

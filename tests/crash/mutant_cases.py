@@ -35,7 +35,7 @@ from tests.crash.steps import (
 )
 from tests.crash.test_simfs_engine import Change, commit, everything, never_used, rotate_directory, write
 from txfiles import FileTransaction, recover
-from txfiles._journal import taint
+from txfiles._format.journal import taint
 from txfiles.errors import (
     CommitError,
     CommitOutcomeUnknownError,

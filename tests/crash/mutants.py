@@ -32,18 +32,26 @@ import pytest
 
 from txfiles.testing import Scenario, explore
 
-PROTOCOL = ("_durable", "_protocol", "_recover", "_two_phase", "_tokens", "_home")
-ORDERED = ("_durable", "_protocol", "_recover", "_two_phase")
+PROTOCOL = (
+    "_commit.durable",
+    "_commit.protocol",
+    "_commit.recover",
+    "_commit.two_phase",
+    "_tree.tokens",
+    "_commit.home",
+)
+ORDERED = ("_commit.durable", "_commit.protocol", "_commit.recover", "_commit.two_phase")
 CHECKS = {  # where every condition counts: the functions of each module, all of them where none is named
-    "_evidence": "",
-    "_inventory": "read_head take is_ours _pending is_process stays keeps_old",
-    "_recover": "check_format ensure_format _recover_one judge _is_whole _require_untainted decide _remove_loose",
-    "_protocol": "_secure _apply_delete _apply_directory _apply_write _make_parents _undo_write _undo_delete "
+    "_commit.evidence": "",
+    "_commit.inventory": "read_head take is_ours _pending is_process stays keeps_old",
+    "_commit.recover": "check_format ensure_format _recover_one judge _is_whole _require_untainted decide "
+    "_remove_loose",
+    "_commit.protocol": "_secure _apply_delete _apply_directory _apply_write _make_parents _undo_write _undo_delete "
     "_undo_directory _finish_if_begun",
-    "_durable": "first_round",
-    "_metadata": "matches",
-    "_home": "Home.format_is_ours",
-    "_journal": "_body Head.vouches_for_file Head.vouches",
+    "_commit.durable": "first_round",
+    "_disk.metadata": "matches",
+    "_commit.home": "Home.format_is_ours",
+    "_format.journal": "_body Head.vouches_for_file Head.vouches",
 }
 TABLE = Path(__file__).with_name("mutants.txt")
 CAP = 32  # states of one power loss, where the table has no other number
@@ -339,10 +347,10 @@ def mutants() -> dict[str, Mutant]:
             count: Counter[str] = Counter()
             for what, change in changes:
                 count[what] += 1
-                shown = f"{module}.{name}: {what}" + (f" ({count[what]})" if count[what] > 1 else "")
+                shown = f"{module.partition('.')[2]}.{name}: {what}" + (f" ({count[what]})" if count[what] > 1 else "")
                 found[shown] = Mutant(shown, module, {name: node}, change)
         for what, nodes, change in chained(_functions(module)) if module in ORDERED else ():
-            shown = f"{module}.{what}"
+            shown = f"{module.partition('.')[2]}.{what}"
             found[shown] = Mutant(shown, module, nodes, change)
     return found
 

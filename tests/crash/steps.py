@@ -626,7 +626,7 @@ def write_only(fs: SimFS) -> None:
 def without_descriptors(change: Change) -> Callable[[SimFS], None]:
     def step(fs: SimFS) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("txfiles._tokens._KEEP_OPEN", (1, 1))
+            patch.setattr("txfiles._tree.tokens._KEEP_OPEN", (1, 1))
             commit(change)(fs)
 
     return step

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from txfiles import FileTransaction, _fs, recover
+from txfiles import FileTransaction, recover
+from txfiles._disk import system
 from txfiles.errors import RecoveryConflictError
 from txfiles.testing._faults import FaultyFS
 
@@ -33,8 +34,8 @@ def _die_after(root: Path, change: Callable[[FileTransaction], Any], renames: in
             raise _Stop
         done += name == "rename"
 
-    fs: Any = FaultyFS(_fs.KernelFS(), plan)
-    with pytest.raises(_Stop), _fs.use(fs), FileTransaction(root) as tx:
+    fs: Any = FaultyFS(system.KernelFS(), plan)
+    with pytest.raises(_Stop), system.use(fs), FileTransaction(root) as tx:
         change(tx)
 
 

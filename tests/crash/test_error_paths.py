@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from txfiles import FileTransaction, JsonDocuments, _fs
+from txfiles import FileTransaction, JsonDocuments
+from txfiles._disk import system
 from txfiles.errors import TxFilesError
 from txfiles.testing._faults import FaultyFS, fail_at
 
@@ -36,10 +37,10 @@ def test_the_path_is_in_the_error(memory: Path, work: Callable[[Path], None], ca
         with FileTransaction(root, durability="process") as tx:
             tx.write_json("a.json", 1)
             tx.write_json("b.json", 1)
-        faulty = FaultyFS(_fs.KernelFS(), fail_at(number, errno.EIO))
+        faulty = FaultyFS(system.KernelFS(), fail_at(number, errno.EIO))
         error: Any = None
         try:
-            with _fs.use(faulty):
+            with system.use(faulty):
                 work(root)
         except (OSError, TxFilesError) as caught:
             error = caught

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.crash.scenarios import BY_NAME, NAMES, Tree, prepare, resting, tree
-from txfiles import FileTransaction, _fs, recover, status
+from txfiles import FileTransaction, recover, status
+from txfiles._disk import system
 from txfiles.errors import TxFilesError
 from txfiles.testing._faults import FaultyFS, fail_at
 
@@ -20,7 +21,7 @@ STEP = 1 if DEEP else 4
 
 
 def _commit(root: Path, name: str, fs: FaultyFS) -> None:
-    with _fs.use(fs), FileTransaction(root) as tx:  # type: ignore[arg-type]
+    with system.use(fs), FileTransaction(root) as tx:  # type: ignore[arg-type]
         BY_NAME[name].change(tx)
 
 
@@ -43,7 +44,7 @@ def _forget_failed_syncs(root: Path) -> None:
 def test_each_call_fails(memory: Path, name: str, forever: bool) -> None:
     root = memory / "root"
     _fresh(name, root)
-    counting = FaultyFS(_fs.KernelFS())
+    counting = FaultyFS(system.KernelFS())
     _commit(root, name, counting)
     after = tree(root)
     said = set()
@@ -54,7 +55,7 @@ def test_each_call_fails(memory: Path, name: str, forever: bool) -> None:
             where = f"call {number} ({counting.trace[number - 1]}) failed with {errno.errorcode[code]}"
             outcome = "after"
             try:
-                _commit(root, name, FaultyFS(_fs.KernelFS(), fail_at(number, code, forever=forever)))
+                _commit(root, name, FaultyFS(system.KernelFS(), fail_at(number, code, forever=forever)))
             except TxFilesError as failed:
                 outcome = failed.outcome
             except OSError as failed:
@@ -83,18 +84,18 @@ def test_each_call_of_recovery_fails(memory: Path, name: str, forever: bool) -> 
     before = _fresh(name, root)
     _stop_in_apply(root, name)
     shutil.copytree(root, kept, symlinks=True)
-    counting = FaultyFS(_fs.KernelFS())
-    with _fs.use(counting):  # type: ignore[arg-type]
+    counting = FaultyFS(system.KernelFS())
+    with system.use(counting):  # type: ignore[arg-type]
         recover(root)
     after = tree(root)
     for number in range(1, counting.calls + 1, STEP):
         shutil.rmtree(root)
         _fresh(name, root)
         _stop_in_apply(root, name)
-        fs = FaultyFS(_fs.KernelFS(), fail_at(number, errno.EIO, forever=forever))
+        fs = FaultyFS(system.KernelFS(), fail_at(number, errno.EIO, forever=forever))
         failed = False
         try:
-            with _fs.use(fs):  # type: ignore[arg-type]
+            with system.use(fs):  # type: ignore[arg-type]
                 recover(root)
         except (OSError, TxFilesError):
             failed = True
@@ -108,7 +109,7 @@ def test_each_call_of_recovery_fails(memory: Path, name: str, forever: bool) -> 
     assert before != after
 
 
-class _WriteOnly(_fs.KernelFS):
+class _WriteOnly(system.KernelFS):
     """For a user who may write some files and not read them."""
 
     def open_read(self, at: int, name: bytes) -> int:
@@ -124,7 +125,7 @@ def test_files_that_cannot_be_opened_again_are_synced_before_they_are_closed(mem
         (memory / name).write_text("old")
         (memory / name).chmod(0o200)
     counting = FaultyFS(_WriteOnly())
-    with _fs.use(counting), FileTransaction(memory) as tx:  # type: ignore[arg-type]
+    with system.use(counting), FileTransaction(memory) as tx:  # type: ignore[arg-type]
         for name in names:
             tx.write(name, "new")
     assert {(memory / name).read_text() for name in names} == {"new"}
@@ -147,6 +148,6 @@ def _stop_in_apply(root: Path, name: str) -> None:
             raise _Stop
 
     dead = False
-    fs = FaultyFS(_fs.KernelFS(), plan)
+    fs = FaultyFS(system.KernelFS(), plan)
     with pytest.raises(_Stop):
         _commit(root, name, fs)

@@ -16,7 +16,8 @@ import pytest
 from tests.crash.steps import dying, then, to_aborting, to_intent
 from tests.crash.test_simfs_engine import Change, everything, files, rotate_directory, swap, write
 from tests.support import DEEP
-from txfiles import FileTransaction, _fs, recover
+from txfiles import FileTransaction, recover
+from txfiles._disk import system
 from txfiles.errors import RecoveryError, TxFilesError
 from txfiles.testing import SimFS, Tree
 from txfiles.testing._faults import fail_at
@@ -43,7 +44,7 @@ class Said(NamedTuple):
 
 def _start() -> SimFS:
     fs = SimFS()
-    with _fs.use(fs):
+    with system.use(fs):
         files(fs)
     fs.calls = 0
     return fs
@@ -51,7 +52,7 @@ def _start() -> SimFS:
 
 def _commit(fs: SimFS, change: Change) -> Said:
     try:
-        with _fs.use(fs), FileTransaction("/sim") as tx:
+        with system.use(fs), FileTransaction("/sim") as tx:
             change(tx)
     except TxFilesError as error:
         return Said(error.outcome, repr(error))
@@ -62,7 +63,7 @@ def _commit(fs: SimFS, change: Change) -> Said:
 
 def _recover(fs: SimFS) -> Said:
     try:
-        with _fs.use(fs):
+        with system.use(fs):
             recover("/sim")
     except (OSError, RecoveryError) as error:
         return Said("unknown", repr(error))
@@ -174,7 +175,7 @@ def test_each_call_of_a_recovery_fails(name: str, state: str, forever: bool) -> 
 
     def start() -> SimFS:
         fs = SimFS()
-        with _fs.use(fs):
+        with system.use(fs):
             half_done(fs)
         fs.calls = 0
         return fs

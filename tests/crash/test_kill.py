@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.crash.scenarios import BY_NAME, NAMES, Tree, prepare, resting, tree
-from txfiles import FileTransaction, _fs, recover
+from txfiles import FileTransaction, recover
+from txfiles._disk import system
 from txfiles.testing._faults import FaultyFS, kill_at
 
 DEEP = bool(os.environ.get("TXFILES_DEEP"))
@@ -35,12 +36,12 @@ def _in_child(work: Callable[[], None]) -> bool:
 
 
 def _commit(root: Path, name: str, fs: FaultyFS, durability: str) -> None:
-    with _fs.use(fs), FileTransaction(root, durability=durability) as tx:  # type: ignore[arg-type]
+    with system.use(fs), FileTransaction(root, durability=durability) as tx:  # type: ignore[arg-type]
         BY_NAME[name].change(tx)
 
 
 def _recover(root: Path, fs: FaultyFS) -> None:
-    with _fs.use(fs):
+    with system.use(fs):
         recover(root)
 
 
@@ -55,14 +56,14 @@ def _fresh(name: str, root: Path) -> Tree:
 def test_killed_at_each_call(memory: Path, name: str, durability: str) -> None:
     root = memory / "root"
     _fresh(name, root)
-    fs = FaultyFS(_fs.KernelFS())
+    fs = FaultyFS(system.KernelFS())
     _commit(root, name, fs, durability)
     after = tree(root)
     outcomes = set()
     step = 1 if DEEP else 7 if name == "mixed" else 1 if durability == "full" else 3
     for number in range(1, fs.calls + 1, step):
         before = _fresh(name, root)
-        assert _in_child(lambda n=number: _commit(root, name, FaultyFS(_fs.KernelFS(), kill_at(n)), durability))
+        assert _in_child(lambda n=number: _commit(root, name, FaultyFS(system.KernelFS(), kill_at(n)), durability))
         recover(root, timeout=0)
         found = tree(root)
         assert found in (before, after), f"killed at call {number}, {fs.trace[number - 1]}"
@@ -78,16 +79,16 @@ def test_recovery_killed_at_each_call(memory: Path, name: str) -> None:
     """Every call of the commit in the deep run, some otherwise; each recovery dies a little later than the last."""
     root = memory / "root"
     _fresh(name, root)
-    fs = FaultyFS(_fs.KernelFS())
+    fs = FaultyFS(system.KernelFS())
     _commit(root, name, fs, "full")
     after = tree(root)
     for number in range(fs.calls, 0, -1 if DEEP else -11 if name != "mixed" else -149):
         before = _fresh(name, root)
-        assert _in_child(lambda n=number: _commit(root, name, FaultyFS(_fs.KernelFS(), kill_at(n)), "full"))
+        assert _in_child(lambda n=number: _commit(root, name, FaultyFS(system.KernelFS(), kill_at(n)), "full"))
         again = 0
         while True:
             again += 1 if DEEP else 3
-            if not _in_child(lambda k=again: _recover(root, FaultyFS(_fs.KernelFS(), kill_at(k)))):
+            if not _in_child(lambda k=again: _recover(root, FaultyFS(system.KernelFS(), kill_at(k)))):
                 break
         recover(root, timeout=0)
         assert tree(root) in (before, after), f"killed at {number} and in each recovery"

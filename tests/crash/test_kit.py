@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.support.procs import CHECKOUT
-from txfiles import FileTransaction, _fs
+from txfiles import FileTransaction
+from txfiles._disk import system
 from txfiles.testing import SimFS, survives_kills, survives_power_loss
 from txfiles.testing._faults import FaultyFS
 from txfiles.testing._killed import state_of
@@ -111,7 +112,7 @@ def test_every_state_between_calls_of_a_commit_is_met(memory: Path) -> None:
     root, states = memory / "root", []
     root.mkdir()
     old(root)
-    with _fs.use(FaultyFS(_fs.KernelFS(), lambda *_: states.append(state_of(os.fsencode(root))))):
+    with system.use(FaultyFS(system.KernelFS(), lambda *_: states.append(state_of(os.fsencode(root))))):
         together(root)
     different = [state for before, state in zip([None, *states], states, strict=False) if state != before]
     assert survives_kills(together, equal, setup=old, where=memory) == len(different)

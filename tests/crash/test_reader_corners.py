@@ -13,7 +13,8 @@ import pytest
 
 from tests.crash.test_reader_interleaved import Writer
 from tests.support.boundary import killed, nth_call
-from txfiles import FileStore, FileTransaction, _fs
+from txfiles import FileStore, FileTransaction
+from txfiles._disk import system
 from txfiles.errors import CommitError, SnapshotExpiredError
 from txfiles.testing._faults import FaultyFS
 
@@ -34,7 +35,7 @@ def fail_and_undo(store: FileStore, rename: int, paths: dict[str, str], *, delet
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     fs: Any = nth_call("rename", rename, fail)
-    with _fs.use(fs):
+    with system.use(fs):
         tx = store.transaction()
     with pytest.raises(CommitError), tx:
         tx.delete_tree(delete)
@@ -84,7 +85,7 @@ def test_a_name_that_two_undone_commits_have_made_is_not_told(root: Path) -> Non
 
     try:
         with store.snapshot() as snap:
-            snap._reader._lookout.fs = snap._reader._lookout.tree.fs = FaultyFS(_fs.KernelFS(), plan)  # type: ignore[union-attr,assignment]
+            snap._reader._lookout.fs = snap._reader._lookout.tree.fs = FaultyFS(system.KernelFS(), plan)  # type: ignore[union-attr,assignment]
             assert snap.listdir("mark") == ["0"]
             assert lists > 4
     finally:
@@ -118,7 +119,7 @@ class SlowClock(FaultyFS):
     time = 0
 
     def stat(self, at: int | None, name: bytes) -> Any:
-        found = _fs.KernelFS().stat(at, name)
+        found = system.KernelFS().stat(at, name)
         if name != b".txfiles":
             return found
         fields = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size")
@@ -138,14 +139,14 @@ def die_half_way(root: Path) -> None:
 def read_both(store: FileStore, fs: Any) -> None:
     found = []
     for names in ([], ["a", "b"]):
-        with _fs.use(fs), store.snapshot(*names) as snap:
+        with system.use(fs), store.snapshot(*names) as snap:
             found.append([snap.read(name) for name in ("a", "b")])
     assert found in ([[b"a 0", b"b 0"]] * 2, [[b"a 1", b"b 1"]] * 2)
 
 
 def test_a_root_is_not_taken_for_at_rest_within_a_tick(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = set_up(root)
-    fs = SlowClock(_fs.KernelFS())
+    fs = SlowClock(system.KernelFS())
     fs.time = time.time_ns() + 10**12 + 1
     with monkeypatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: 1000.0)
@@ -158,7 +159,7 @@ def test_a_root_is_not_taken_for_at_rest_within_a_tick(root: Path, monkeypatch: 
 @pytest.mark.parametrize("when", [-(10**12), 10**12])
 def test_a_root_is_not_taken_for_at_rest_where_directories_have_no_time_or_a_coarse_one(root: Path, when: int) -> None:
     store = set_up(root)
-    fs = SlowClock(_fs.KernelFS())
+    fs = SlowClock(system.KernelFS())
     fs.time = (time.time_ns() + when) // 10**9 * 10**9 + (when < 0)
     for _ in range(3):
         read_both(store, fs)

@@ -17,7 +17,8 @@ import pytest
 
 from tests.crash.scenarios import BY_NAME, NAMES, prepare
 from tests.support import DEEP
-from txfiles import FileStore, FileTransaction, Snapshot, _fs, recover
+from txfiles import FileStore, FileTransaction, Snapshot, recover
+from txfiles._disk import system
 from txfiles.errors import CommitError, SnapshotExpiredError
 from txfiles.testing._faults import FaultyFS, kill_at
 
@@ -34,7 +35,7 @@ def forbid_changes(_: int, name: str) -> None:
 
 @contextmanager
 def read_only() -> Iterator[None]:
-    with _fs.use(FaultyFS(_fs.KernelFS(), forbid_changes)):  # type: ignore[arg-type]
+    with system.use(FaultyFS(system.KernelFS(), forbid_changes)):  # type: ignore[arg-type]
         yield
 
 
@@ -76,7 +77,7 @@ def fresh(name: str, root: Path) -> Seen:
 
 
 def commit(root: Path, name: str, fs: FaultyFS, durability: str) -> None:
-    with _fs.use(fs), FileTransaction(root, durability=durability) as tx:  # type: ignore[arg-type]
+    with system.use(fs), FileTransaction(root, durability=durability) as tx:  # type: ignore[arg-type]
         BY_NAME[name].change(tx)
 
 
@@ -127,14 +128,14 @@ def check_reader(root: Path, before: Seen, after: Seen, *, copy: bool) -> bool:
 def test_writer_killed_at_each_call(memory: Path, name: str, durability: str) -> None:
     root = memory / "root"
     fresh(name, root)
-    fs = FaultyFS(_fs.KernelFS())  # type: ignore[arg-type]
+    fs = FaultyFS(system.KernelFS())  # type: ignore[arg-type]
     commit(root, name, fs, durability)
     after = seen_on_disk(root)
     outcomes = set()
     calls = [n for n, call in enumerate(fs.trace, 1) if DEEP or call in CHANGES]
     for number in calls[:: 1 if DEEP or name != "mixed" else 4]:
         before = fresh(name, root)
-        faulty = FaultyFS(_fs.KernelFS(), kill_at(number))  # type: ignore[arg-type]
+        faulty = FaultyFS(system.KernelFS(), kill_at(number))  # type: ignore[arg-type]
         child = in_child(lambda faulty=faulty: commit(root, name, faulty, durability))  # type: ignore[misc]
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
         try:
@@ -165,7 +166,7 @@ class FailThenDie:
 def test_writer_killed_at_each_call_of_an_undo(memory: Path, name: str) -> None:
     root = memory / "root"
     fresh(name, root)
-    fs = FaultyFS(_fs.KernelFS())  # type: ignore[arg-type]
+    fs = FaultyFS(system.KernelFS())  # type: ignore[arg-type]
     commit(root, name, fs, "process")
     after = seen_on_disk(root)
     renames = [number for number, call in enumerate(fs.trace, 1) if call == "rename"]
@@ -176,7 +177,7 @@ def test_writer_killed_at_each_call_of_an_undo(memory: Path, name: str) -> None:
 
         def work(plan: FailThenDie = plan) -> None:
             with pytest.raises(CommitError):
-                commit(root, name, FaultyFS(_fs.KernelFS(), plan), "process")  # type: ignore[arg-type]
+                commit(root, name, FaultyFS(system.KernelFS(), plan), "process")  # type: ignore[arg-type]
 
         status = os.waitpid(in_child(work), 0)[1]
         if not os.WIFSIGNALED(status):
@@ -217,11 +218,11 @@ def test_writer_stopped_at_each_call(memory: Path, name: str, durability: str) -
     """Snapshots taken before, and at some of the stops, stay what they were at each later stop, or expire."""
     root = memory / "root"
     fresh(name, root)
-    commit(root, name, FaultyFS(_fs.KernelFS()), durability)  # type: ignore[arg-type]
+    commit(root, name, FaultyFS(system.KernelFS()), durability)  # type: ignore[arg-type]
     after = seen_on_disk(root)
     before = fresh(name, root)
     store = FileStore(root, timeout=0)
-    child = in_child(lambda: commit(root, name, FaultyFS(_fs.KernelFS(), stop_before_changes), durability))  # type: ignore[arg-type]
+    child = in_child(lambda: commit(root, name, FaultyFS(system.KernelFS(), stop_before_changes), durability))  # type: ignore[arg-type]
     held: list[tuple[Snapshot, Seen]] = []
     outcomes = []
     pins = [path for path, content in before.items() if content is not None]

@@ -19,7 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txfiles import FileStore, FileTransaction, Snapshot, _fs, _reader
+from txfiles import FileStore, FileTransaction, Snapshot
+from txfiles._disk import system
+from txfiles._reading import reader
 from txfiles.errors import CommitError, SnapshotExpiredError
 from txfiles.testing._faults import FaultyFS
 
@@ -82,7 +84,7 @@ class Writer:
             self._stopped.release()
 
     def _transaction(self, kind: str) -> None:
-        fs = FaultyFS(_fs.KernelFS(), self._pause)
+        fs = FaultyFS(system.KernelFS(), self._pause)
         tx = FileTransaction(self._root, durability="process")
         tx._fs = fs  # type: ignore[assignment]
         self._fail = kind.startswith("undone")
@@ -123,9 +125,9 @@ def beside(program: list[str], schedule: Iterator[int]) -> Iterator[tuple[FileSt
         tx.write("mark/0", "0")
     writer = Writer(root, program)
     try:
-        fs = FaultyFS(_fs.KernelFS(), lambda _, name: writer.step(next(schedule, 0)))
-        with pytest.MonkeyPatch.context() as patch, _fs.use(fs):  # type: ignore[arg-type]
-            patch.setattr(_reader.Patience, "sleep", lambda self: writer.step())
+        fs = FaultyFS(system.KernelFS(), lambda _, name: writer.step(next(schedule, 0)))
+        with pytest.MonkeyPatch.context() as patch, system.use(fs):  # type: ignore[arg-type]
+            patch.setattr(reader.Patience, "sleep", lambda self: writer.step())
             yield FileStore(root, timeout=60), writer
     finally:
         try:

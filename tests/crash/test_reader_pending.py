@@ -17,8 +17,9 @@ from tests.support import mounts
 from tests.support.as_user import as_user, public_directory
 from tests.support.boundary import killed, nth_call
 from tests.support.procs import run_python
-from txfiles import FileStore, FileTransaction, JsonDocuments, _fs, recover
-from txfiles._protocol import Commit, prepare
+from txfiles import FileStore, FileTransaction, JsonDocuments, recover
+from txfiles._commit.protocol import Commit, prepare
+from txfiles._disk import system
 from txfiles.errors import (
     CommitOutcomeUnknownError,
     JournalCorruptError,
@@ -64,7 +65,7 @@ def stopped(root: Path, rename: int) -> Iterator[int]:
     child = os.fork()
     if child == 0:
         try:
-            with _fs.use(fs):
+            with system.use(fs):
                 write(root)
         except BaseException:
             os._exit(1)
@@ -117,7 +118,7 @@ def test_a_writer_that_stopped_before_its_commit_point_costs_no_time(root: Path)
 def test_without_a_timeout_a_stopped_writer_is_not_waited_for_for_ever(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("txfiles._reader._PATIENCE", 0.2)
+    monkeypatch.setattr("txfiles._reading.reader._PATIENCE", 0.2)
     set_up(root)
     with stopped(root, 5):
         assert read(FileStore(root, durability="process", timeout=None)) == NEW
@@ -157,11 +158,11 @@ def test_no_rest_is_said(root: Path) -> None:
         nonlocal count
         if name == "listdir":
             count += 1
-            with _fs.use(_fs.KernelFS()):
+            with system.use(system.KernelFS()):
                 write_once(root, str(count))
 
-    fs: Any = FaultyFS(_fs.KernelFS(), change)
-    with _fs.use(fs):
+    fs: Any = FaultyFS(system.KernelFS(), change)
+    with system.use(fs):
         store = FileStore(root, timeout=0)
         with pytest.raises(LockTimeoutError, match="not at rest"), store.snapshot("a"):
             pass
@@ -278,8 +279,8 @@ def read_only() -> Iterator[None]:
         if name in ("open_append", "create", "rename", "unlink", "mkdir", "rmdir", "link"):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    fs: Any = FaultyFS(_fs.KernelFS(), forbid)
-    with _fs.use(fs):
+    fs: Any = FaultyFS(system.KernelFS(), forbid)
+    with system.use(fs):
         yield
 
 
@@ -381,8 +382,8 @@ def test_a_prepared_transaction_is_not_waited_for(root: Path) -> None:
 @pytest.mark.leaves_debris
 def test_after_a_failed_sync_the_state_after_can_be_read_though_recovery_waits_for_a_restart(root: Path) -> None:
     set_up(root, "full")
-    calls: Any = FaultyFS(_fs.KernelFS())
-    with _fs.use(calls):
+    calls: Any = FaultyFS(system.KernelFS())
+    with system.use(calls):
         write_durably(root)
     last = calls.trace.count("sync_dir")
 
@@ -390,7 +391,7 @@ def test_after_a_failed_sync_the_state_after_can_be_read_though_recovery_waits_f
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     faulty: Any = nth_call("sync_dir", last, fail)
-    with _fs.use(faulty), pytest.raises((SettleError, CommitOutcomeUnknownError)), FileTransaction(root) as tx:
+    with system.use(faulty), pytest.raises((SettleError, CommitOutcomeUnknownError)), FileTransaction(root) as tx:
         for name in NAMES:
             tx.write(name, "newer")
     store = FileStore(root, timeout=5)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support import DEEP
-from txfiles import FileStore, FileTransaction, Snapshot, _fs, recover
+from txfiles import FileStore, FileTransaction, Snapshot, recover
+from txfiles._disk import system
 from txfiles.errors import CommitError
 from txfiles.testing import Scenario, SimFS, explore
 from txfiles.testing._faults import FaultyFS
@@ -47,7 +48,7 @@ def seen_in(snap: Snapshot, folder: str = "") -> Seen:
 
 
 def look(fs: Any) -> Seen:
-    with _fs.use(fs):
+    with system.use(fs):
         store = FileStore("/sim", timeout=0)
         with store.snapshot() as snap:
             found = seen_in(snap)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.crash.scenarios import BY_NAME, Tree, prepare, resting, tree
-from txfiles import FileTransaction, _fs
+from txfiles import FileTransaction
+from txfiles._disk import system
 from txfiles.testing._faults import FaultyFS, interrupt_at
 
 
@@ -24,7 +25,7 @@ def _fresh(name: str, root: Path) -> Tree:
 
 
 def _commit(root: Path, name: str, fs: FaultyFS) -> None:
-    with _fs.use(fs), FileTransaction(root) as tx:  # type: ignore[arg-type]
+    with system.use(fs), FileTransaction(root) as tx:  # type: ignore[arg-type]
         BY_NAME[name].change(tx)
 
 
@@ -54,7 +55,7 @@ def _open_descriptors() -> set[int]:
 def test_interrupted_at_each_call(memory: Path, name: str, gap: int | None) -> None:
     root = memory / "root"
     _fresh(name, root)
-    counting = FaultyFS(_fs.KernelFS())
+    counting = FaultyFS(system.KernelFS())
     _commit(root, name, counting)
     after = tree(root)
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -66,7 +67,7 @@ def test_interrupted_at_each_call(memory: Path, name: str, gap: int | None) -> N
             numbers = (number,) if gap is None else (number, number + gap)
             where = f"interrupted at {numbers}, {counting.trace[number - 1]}"
             with pytest.raises(KeyboardInterrupt):
-                _commit(root, name, FaultyFS(_fs.KernelFS(), interrupt_at(*numbers)))
+                _commit(root, name, FaultyFS(system.KernelFS(), interrupt_at(*numbers)))
                 pytest.fail(f"{where}: the interrupt was swallowed")
             with FileTransaction(root, timeout=0, durability="process"):
                 found = tree(root)
@@ -93,6 +94,6 @@ def test_an_interrupt_beside_a_failed_sync(memory: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        _commit(root, "replace four", FaultyFS(_fs.KernelFS(), plan))
+        _commit(root, "replace four", FaultyFS(system.KernelFS(), plan))
     assert tree(root) == before
     assert resting(root)

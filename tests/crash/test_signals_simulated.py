@@ -12,7 +12,8 @@ import pytest
 
 from tests.crash.test_simfs_engine import commit, everything, failing_apply, files, rotate_directory, write
 from tests.support import DEEP
-from txfiles import FileTransaction, _fs
+from txfiles import FileTransaction
+from txfiles._disk import system
 from txfiles.testing import SimFS
 from txfiles.testing._scenario import quiet
 
@@ -23,7 +24,7 @@ NAMES = list(CHANGES) if DEEP else ["replace", "rotate"]
 
 def _start() -> SimFS:
     fs = SimFS()
-    with _fs.use(fs):
+    with system.use(fs):
         files(fs)
     fs.calls = 0
     return fs
@@ -55,7 +56,7 @@ def test_interrupted_at_each_call(name: str, gap: str, when: str) -> None:
     work, later = commit(CHANGES[name]), GAPS[gap]
     whole = _start()
     before = whole.tree()
-    with _fs.use(whole):
+    with system.use(whole):
         work(whole)
     after = whole.tree()
     outcomes = set()
@@ -67,7 +68,7 @@ def test_interrupted_at_each_call(name: str, gap: str, when: str) -> None:
             fs.plan = plan
         else:
             fs.after = plan
-        with _fs.use(fs):
+        with system.use(fs):
             try:
                 work(fs)
             except KeyboardInterrupt:
@@ -90,7 +91,7 @@ def test_an_undo_is_interrupted_at_each_call(name: str) -> None:
         fs = _start()
         before = fs.tree()
         fs.after = plan = _Interrupt(number)
-        with _fs.use(fs):
+        with system.use(fs):
             try:
                 work(fs)
             except KeyboardInterrupt:

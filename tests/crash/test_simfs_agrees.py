@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from txfiles._fs import FileSystem, KernelFS
+from txfiles._disk.system import FileSystem, KernelFS
 from txfiles.testing import Options, SimFS
 
 NAMES = [b"a", b"b", b"c", b".", b"..", b"a/b", b"b/c", b"../a", b"x" * 255, b"x" * 256, b""]

@@ -15,7 +15,8 @@ import pytest
 from tests.crash.scenarios import BY_NAME, resting, tree
 from tests.crash.scenarios import prepare as state_before
 from tests.support import DEEP
-from txfiles import FileTransaction, _fs, commit_prepared, recover, rollback_prepared, status
+from txfiles import FileTransaction, commit_prepared, recover, rollback_prepared, status
+from txfiles._disk import system
 from txfiles.testing import Scenario, SimFS, Tree, explore
 from txfiles.testing._faults import FaultyFS, interrupt_at, kill_at
 
@@ -86,7 +87,7 @@ def roll_back(_: SimFS) -> None:
 def decide_both_ways(fs: SimFS, tid: str, before: Tree, after: Tree) -> None:
     for decide, wanted in ((commit_prepared, after), (rollback_prepared, before)):
         copy = fs.after_kill()
-        with _fs.use(copy):
+        with system.use(copy):
             decide(ROOT, tid)
             assert copy.tree(ROOT) == wanted
             assert recover(ROOT).clean
@@ -96,7 +97,7 @@ def check(what: str, before: Tree, after: Tree, fs: SimFS, allowed: Sequence[Tre
     """After a recovery. What waits is as before, and can then be committed or rolled back."""
     found = fs.tree(ROOT)
     assert found in allowed, "neither before nor after"
-    with _fs.use(fs):
+    with system.use(fs):
         left = waiting()
         assert [one.transaction_id for one in recover(ROOT).waiting] == left
     assert fs.tree(ROOT) == found
@@ -114,7 +115,7 @@ def check(what: str, before: Tree, after: Tree, fs: SimFS, allowed: Sequence[Tre
 
 def scenarios(name: str, change: Change) -> Iterator[Scenario]:
     fs = SimFS()
-    with _fs.use(fs):
+    with system.use(fs):
         files(fs)
         before = fs.tree(ROOT)
         prepare_and_commit(change, fs)
@@ -200,7 +201,7 @@ class Place:
         commit_waiting(self.root) if what != "prepare" else self._prepare_and_commit()
         self.after = tree(self.root)
         self.fresh()
-        counting = FaultyFS(_fs.KernelFS())
+        counting = FaultyFS(system.KernelFS())
         self.run(counting)
         self.trace = counting.trace
 
@@ -215,7 +216,7 @@ class Place:
         self.setup(self.root)
 
     def run(self, fs: FaultyFS) -> None:
-        with _fs.use(fs):  # type: ignore[arg-type]
+        with system.use(fs):  # type: ignore[arg-type]
             self.work(self.root)
 
     def numbers(self) -> range:
@@ -245,7 +246,7 @@ def test_killed_at_each_call(memory: Path, what: str) -> None:
         child = os.fork()
         if child == 0:
             try:
-                place.run(FaultyFS(_fs.KernelFS(), kill_at(number)))
+                place.run(FaultyFS(system.KernelFS(), kill_at(number)))
             finally:
                 os._exit(1)
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
@@ -262,7 +263,7 @@ def test_interrupted_at_each_call(memory: Path, what: str) -> None:
             place.fresh()
             where = f"interrupted at call {number}, {place.trace[number - 1]}"
             with pytest.raises(KeyboardInterrupt):
-                place.run(FaultyFS(_fs.KernelFS(), interrupt_at(number)))
+                place.run(FaultyFS(system.KernelFS(), interrupt_at(number)))
                 pytest.fail(f"{where}: the interrupt was swallowed")
             place.check(where)
     finally:
@@ -280,7 +281,7 @@ def test_interrupted_in_prepare_nothing_waits(memory: Path) -> None:
         try:
             with (
                 pytest.raises(KeyboardInterrupt),
-                _fs.use(FaultyFS(_fs.KernelFS(), interrupt_at(number))),  # type: ignore[arg-type]
+                system.use(FaultyFS(system.KernelFS(), interrupt_at(number))),  # type: ignore[arg-type]
                 FileTransaction(place.root) as tx,
             ):
                 BY_NAME["mixed"].change(tx)

@@ -14,7 +14,9 @@ from tests.support import DEEP
 from tests.support.boundary import tree
 from tests.support.debris import problems
 from tests.support.disks import BTRFS, EXT4, EXT4_STRICT, FILESYSTEMS, XFS, Place
-from txfiles import FileTransaction, _fs, _layout, recover
+from txfiles import FileTransaction, recover
+from txfiles._disk import system
+from txfiles._format import layout
 from txfiles.errors import JournalCorruptError, RecoveryError
 
 Places = Callable[[str], Place]
@@ -118,7 +120,7 @@ def test_a01_at_each_step_every_file_is_whole(place: Places, filesystem: str) ->
     assert set(seen) == {False, True}
 
 
-class _NoSync(_fs.KernelFS):
+class _NoSync(system.KernelFS):
     """Syncs directories and never a file: how many a program saves."""
 
     def sync_file(self, fd: int) -> None:
@@ -136,7 +138,7 @@ def test_a01_the_same_look_finds_what_was_not_synced(place: Places, filesystem: 
     here = place(filesystem)
     _write_old(here.root)
     here.sync()
-    with _fs.use(_NoSync()):
+    with system.use(_NoSync()):
         _save(here.root, NEW)
     with here.after_power_loss() as copy:
         assert b"" in tree(copy).values()
@@ -231,7 +233,7 @@ def test_a03_whatever_reaches_the_disk_first_the_set_is_whole(
     )
 
 
-class _ForgetsJournal(_fs.KernelFS):
+class _ForgetsJournal(system.KernelFS):
     """Never syncs the journal."""
 
     def _is_journal(self, fd: int) -> bool:
@@ -280,12 +282,12 @@ def test_a03_a_journal_that_is_not_whole_is_a_loud_error_and_no_mix(place: Place
 # -- A04: content that never reached the disk -----------------------------------------------------------------------
 
 
-class _ForgetsTokens(_fs.KernelFS):
+class _ForgetsTokens(system.KernelFS):
     """Syncs the journal and directories, and not the staged files."""
 
     def sync_file(self, fd: int) -> None:
         name = os.readlink(f"/proc/self/fd/{fd}").rpartition("/")[2]
-        if _layout.parse(os.fsencode(name)).kind != "token":
+        if layout.parse(os.fsencode(name)).kind != "token":
             os.fsync(fd)
 
     def sync_dir(self, fd: int) -> None:
@@ -300,7 +302,7 @@ class _Died(BaseException):
 
 
 @contextmanager
-def _dying_after_rename(number: int, inner: _fs.FileSystem) -> Iterator[None]:
+def _dying_after_rename(number: int, inner: system.FileSystem) -> Iterator[None]:
     """Every call after the `number`-th rename fails: to the disk this is a death."""
     renames = 0
 
@@ -315,7 +317,7 @@ def _dying_after_rename(number: int, inner: _fs.FileSystem) -> Iterator[None]:
                 os.fsync(at)
                 os.fsync(to)
 
-    with _fs.use(Dying()), pytest.raises(_Died):
+    with system.use(Dying()), pytest.raises(_Died):
         yield
 
 
@@ -347,7 +349,7 @@ def test_a04_a_staged_file_that_is_empty_on_disk_is_not_published(place: Places,
 
 
 def _is_token(path: Path) -> bool:
-    return _layout.parse(os.fsencode(path.name)).kind == "token"
+    return layout.parse(os.fsencode(path.name)).kind == "token"
 
 
 # -- A05, A06: what was reported is there ---------------------------------------------------------------------------

@@ -115,7 +115,7 @@ _OPENINGS = {
 def test_a10_an_error_on_the_journal_is_not_no_journal(root: Path, tmp_path: Path, opening: str) -> None:
     code = f"""
         from txfiles import FileStore, FileTransaction, recover
-        import txfiles._fs, txfiles._recover, filelock, orjson
+        import txfiles._disk.system, txfiles._commit.recover, filelock, orjson
         with region():
             try:
                 {opening}

@@ -18,7 +18,9 @@ from tests.support.boundary import killed, tree
 from tests.support.debris import problems
 from tests.support.disks import EXT4, XFS, Place
 from tests.support.inject import LOCK, META, MKDIR, RENAME, SYNC, UNLINK, WRITE, Call, Fault, each_call, traced
-from txfiles import FileTransaction, _fs, _layout, recover, status
+from txfiles import FileTransaction, recover, status
+from txfiles._disk import system
+from txfiles._format import layout
 from txfiles.testing._faults import FaultyFS, kill_at
 
 Places = Callable[[str], Place]
@@ -28,7 +30,7 @@ strace = pytest.mark.needs("strace")
 def _state(path: str) -> str:
     """What a file of the private directory is for: token, old, intent ... or nothing."""
     folder, _, name = path.rpartition("/")
-    return _layout.parse(os.fsencode(name)).kind if folder.endswith("/.txfiles") else ""
+    return layout.parse(os.fsencode(name)).kind if folder.endswith("/.txfiles") else ""
 
 
 def _save(root: Path, **contents: str) -> None:
@@ -63,7 +65,7 @@ def test_a03_order_of_syncs_and_renames(root: Path, change: str, first: bool) ->
     done = traced(
         f"""
         from txfiles import FileTransaction
-        import txfiles._fs, txfiles._recover, filelock, orjson
+        import txfiles._disk.system, txfiles._commit.recover, filelock, orjson
         with region():
             with FileTransaction(sys.argv[1]) as tx:
                 {change}
@@ -176,7 +178,7 @@ def _metadata(path: Path) -> tuple[object, ...]:
 def test_a19_killed_at_each_system_call_of_the_first_opening(tmp_path: Path) -> None:
     code = """
         from txfiles import FileTransaction
-        import txfiles._fs, txfiles._recover, filelock, orjson
+        import txfiles._disk.system, txfiles._commit.recover, filelock, orjson
         with region():
             FileTransaction(sys.argv[1], create=True).begin().rollback()
     """
@@ -195,8 +197,8 @@ def test_a19_killed_at_each_system_call_of_the_first_opening(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("durability", ["full", pytest.param("process", marks=pytest.mark.deep)])
 def test_a19_killed_at_each_call_of_the_first_transaction(memory: Path, durability: str) -> None:
-    counting = FaultyFS(_fs.KernelFS())
-    with _fs.use(counting):  # type: ignore[arg-type]
+    counting = FaultyFS(system.KernelFS())
+    with system.use(counting):  # type: ignore[arg-type]
         _first_transaction(memory / "counting", durability)
     for number in range(1, counting.calls + 1):
         root = memory / str(number)
@@ -221,7 +223,7 @@ def _killed_at(number: int, work: Callable[[], object]) -> bool:
     child = os.fork()
     if child == 0:
         try:
-            with _fs.use(FaultyFS(_fs.KernelFS(), kill_at(number))):  # type: ignore[arg-type]
+            with system.use(FaultyFS(system.KernelFS(), kill_at(number))):  # type: ignore[arg-type]
                 work()
             os._exit(0)
         finally:
@@ -265,7 +267,7 @@ def _change(root: Path) -> None:
         tx.delete_tree("gone")
 
 
-class _RefusesLast(_fs.KernelFS):
+class _RefusesLast(system.KernelFS):
     """The last file cannot be put in its place, so that the commit is undone."""
 
     def rename(self, at: int, name: bytes, to: int, new: bytes) -> None:
@@ -312,7 +314,7 @@ def _ends(memory: Path) -> tuple[dict[str, object], dict[str, object]]:
 def test_a08_recovery_killed_twice_at_each_system_call(memory: Path, half_done: Callable[[str, str], Path]) -> None:
     code = """
         from txfiles import recover
-        import txfiles._fs, txfiles._recover, filelock, orjson
+        import txfiles._disk.system, txfiles._commit.recover, filelock, orjson
         with region():
             recover(sys.argv[1])
     """
@@ -425,8 +427,8 @@ def test_a24_killed_at_random_times_in_a_commit_of_200_files(memory: Path) -> No
 
 def test_a24_killed_at_each_call_of_a_commit_of_200_files(memory: Path) -> None:
     _many(memory, "0")
-    counting = FaultyFS(_fs.KernelFS())
-    with _fs.use(counting):  # type: ignore[arg-type]
+    counting = FaultyFS(system.KernelFS())
+    with system.use(counting):  # type: ignore[arg-type]
         _many(memory, "1")
     for number in range(1, counting.calls, 1 if DEEP else 211):
         assert _killed_at(number, lambda n=number: _many(memory, f"at {n}"))

@@ -14,7 +14,10 @@ from tests.support import DEEP
 from tests.support.boundary import tree
 from tests.support.debris import problems
 from tests.support.inject import OPEN, RENAME, SYNC, Fault, Traced, each_call, traced
-from txfiles import FileTransaction, _durable, _fs, _layout, recover
+from txfiles import FileTransaction, recover
+from txfiles._commit import durable
+from txfiles._disk import system
+from txfiles._format import layout
 from txfiles.errors import CommitError, CommitOutcomeUnknownError, RecoveryError, SettleError, TxFilesError
 from txfiles.testing._faults import FaultyFS, fail_at
 
@@ -24,7 +27,7 @@ NEW: dict[str, object] = {"a": b"new", "b": b"new", "sub": None, "sub/c": b"new"
 _SAVE = """
     from txfiles import FileTransaction
     from txfiles.errors import TxFilesError
-    import txfiles._protocol
+    import txfiles._commit.protocol
     def save():
         with FileTransaction(sys.argv[1]) as tx:
             for name in ("a", "b", "sub/c"):
@@ -78,7 +81,7 @@ def _name(code: int) -> str:
 
 
 def _kind(path: str) -> str:
-    return _layout.parse(os.fsencode(path.rpartition("/")[2])).kind
+    return layout.parse(os.fsencode(path.rpartition("/")[2])).kind
 
 
 # -- B16: fsync -----------------------------------------------------------------------------------------------------
@@ -134,7 +137,7 @@ def test_b17_an_error_of_close_is_a_failed_write(root: Path, files: int, error: 
     code = f"""
         from txfiles import FileTransaction
         from txfiles.errors import TxFilesError
-        import txfiles._protocol
+        import txfiles._commit.protocol
         with region():
             try:
                 with FileTransaction(sys.argv[1]) as tx:
@@ -182,9 +185,9 @@ def test_b19_the_first_error_is_the_one_that_is_told(roots: Callable[[], Path], 
 
     In a sync round, where a commit has descriptors to close, it does that and goes on when there is one to be had.
     """
-    counting = FaultyFS(_fs.KernelFS())
+    counting = FaultyFS(system.KernelFS())
     root = roots()
-    with _fs.use(counting):  # type: ignore[arg-type]
+    with system.use(counting):  # type: ignore[arg-type]
         _save(root)
     opens = [n for n, name in enumerate(counting.trace, 1) if name in ("open_dir", "open_read", "create")]
     outcomes = set()
@@ -193,7 +196,7 @@ def test_b19_the_first_error_is_the_one_that_is_told(roots: Callable[[], Path], 
         root = roots()
         where = f"call {number}, {counting.trace[number - 1]}"
         try:
-            with _fs.use(FaultyFS(_fs.KernelFS(), fail_at(number, code, forever=forever))):  # type: ignore[arg-type]
+            with system.use(FaultyFS(system.KernelFS(), fail_at(number, code, forever=forever))):  # type: ignore[arg-type]
                 _save(root)
         except (TxFilesError, OSError) as error:
             caught = error
@@ -235,7 +238,7 @@ def test_b20_b21_directories_that_cannot_be_synced_are_tolerated(root: Path, err
     assert tree(root) == NEW
 
 
-class _Failing(_fs.KernelFS):
+class _Failing(system.KernelFS):
     def __init__(self, call: str, code: int) -> None:
         self.call = call
         self.code = code
@@ -253,8 +256,8 @@ class _Failing(_fs.KernelFS):
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS], ids=_name)
 def test_b20_said_once_for_a_root(root: Path, code: int, caplog: pytest.LogCaptureFixture) -> None:
-    _durable._told.clear()
-    with caplog.at_level(logging.WARNING), _fs.use(_Failing("sync_dir", code)):
+    durable._told.clear()
+    with caplog.at_level(logging.WARNING), system.use(_Failing("sync_dir", code)):
         _furnish(root)
         _save(root)
         recover(root)
@@ -265,7 +268,7 @@ def test_b20_said_once_for_a_root(root: Path, code: int, caplog: pytest.LogCaptu
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EIO, errno.ENOSPC], ids=_name)
 def test_b20_a_file_that_cannot_be_synced_is_never_tolerated(root: Path, code: int) -> None:
     _furnish(root)
-    with _fs.use(_Failing("sync_file", code)), pytest.raises(CommitError) as caught:
+    with system.use(_Failing("sync_file", code)), pytest.raises(CommitError) as caught:
         _save(root)
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == code
@@ -276,11 +279,11 @@ def test_b20_a_file_that_cannot_be_synced_is_never_tolerated(root: Path, code: i
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EBADF], ids=_name)
 def test_b21_other_errors_of_a_directory_are_raised(root: Path, code: int) -> None:
     _furnish(root)
-    with _fs.use(_Failing("sync_dir", code)), pytest.raises(CommitOutcomeUnknownError) as caught:
+    with system.use(_Failing("sync_dir", code)), pytest.raises(CommitOutcomeUnknownError) as caught:
         _save(root)
     assert code in _chain(caught.value)
     assert tree(root) == OLD
-    with _fs.use(_Failing("sync_dir", code)), pytest.raises((OSError, RecoveryError)):
+    with system.use(_Failing("sync_dir", code)), pytest.raises((OSError, RecoveryError)):
         recover(root)
 
 
@@ -328,13 +331,13 @@ def test_b22_b25_each_rename_fails_once(roots: Callable[[], Path], error: str) -
 def test_b25_a_settle_that_fails_says_that_all_is_done(root: Path) -> None:
     _furnish(root)
 
-    class NoHead(_fs.KernelFS):
+    class NoHead(system.KernelFS):
         def rename(self, at: int, name: bytes, to: int, new: bytes) -> None:
             if new == b"HEAD":
                 raise OSError(errno.ENOSPC, "injected")
             super().rename(at, name, to, new)
 
-    with _fs.use(NoHead()), pytest.raises(SettleError) as caught:
+    with system.use(NoHead()), pytest.raises(SettleError) as caught:
         _save(root)
     assert caught.value.outcome == "after"
     assert tree(root) == NEW

@@ -11,7 +11,9 @@ from tests.support import DEEP
 from tests.support.boundary import killed, tree
 from tests.support.debris import problems
 from tests.support.inject import LINK, LOCK, OPEN, RENAME, SYNC, UNLINK, WRITE, Fault, each_call, traced
-from txfiles import FileStore, FileTransaction, JsonDocuments, _fs, _layout, recover, status
+from txfiles import FileStore, FileTransaction, JsonDocuments, recover, status
+from txfiles._disk import system
+from txfiles._format import layout
 from txfiles.errors import CommitOutcomeUnknownError, JournalCorruptError, RecoveryError, TxFilesError
 
 strace = pytest.mark.needs("strace")
@@ -35,7 +37,7 @@ def _save(root: Path) -> None:
 
 _INTERRUPTED = """
     from txfiles import FileTransaction
-    import txfiles._protocol
+    import txfiles._commit.protocol
     root, end, times = sys.argv[1:]
     over = False
     def once(number, frame):
@@ -140,7 +142,7 @@ def test_b23_a_kill_leaves_nothing_that_users_see(memory: Path, call: str) -> No
 # -- B33: the undo fails, too ---------------------------------------------------------------------------------------
 
 
-class _FailsTwice(_fs.KernelFS):
+class _FailsTwice(system.KernelFS):
     """The rename onto `b` fails, and then, of the undo, every call `call` outside the private directory."""
 
     def __init__(self, call: str, code: int) -> None:
@@ -149,7 +151,7 @@ class _FailsTwice(_fs.KernelFS):
         self.undoing = False
 
     def rename(self, at: int, name: bytes, to: int, new: bytes) -> None:
-        if _layout.parse(new).kind == "unknown" and (new == b"b" or (self.undoing and self.call == "rename")):
+        if layout.parse(new).kind == "unknown" and (new == b"b" or (self.undoing and self.call == "rename")):
             raise OSError(self.code, "injected")
         self.undoing = self.undoing or new.endswith(b".aborting")
         super().rename(at, name, to, new)
@@ -175,16 +177,16 @@ def _read(root: Path) -> dict[str, bytes] | int | None:
 def test_b33_a_failed_undo_is_pending_and_never_read_as_a_mix(root: Path, code: int) -> None:
     _furnish(root)
     fs = _FailsTwice("rename", code)
-    with _fs.use(fs), pytest.raises(CommitOutcomeUnknownError) as caught:
+    with system.use(fs), pytest.raises(CommitOutcomeUnknownError) as caught:
         _save(root)
     assert caught.value.outcome == "unknown"
     assert tree(root) not in (OLD, NEW), "a mix, for who does not ask"
     assert [pending.state for pending in status(root).pending] == ["aborting"]
     for _ in range(2):
-        with _fs.use(fs), pytest.raises(OSError) as failed:
+        with system.use(fs), pytest.raises(OSError) as failed:
             FileTransaction(root, timeout=0).begin()
         assert failed.value.errno == code
-        with _fs.use(fs):
+        with system.use(fs):
             assert _read(root) in (OLD, code)
     with FileTransaction(root) as tx:
         assert {name: tx.read(name) for name in "abc"} == OLD
@@ -194,7 +196,7 @@ def test_b33_a_failed_undo_is_pending_and_never_read_as_a_mix(root: Path, code: 
 @pytest.mark.leaves_debris
 def test_b33_after_a_failed_sync_of_the_undo_only_a_restart_tells(root: Path) -> None:
     _furnish(root)
-    with _fs.use(_FailsTwice("sync_dir", errno.EIO)), pytest.raises(CommitOutcomeUnknownError):
+    with system.use(_FailsTwice("sync_dir", errno.EIO)), pytest.raises(CommitOutcomeUnknownError):
         _save(root)
     for opening in (recover, lambda root: FileTransaction(root).begin()):
         with pytest.raises(RecoveryError, match="restart"):

@@ -14,7 +14,8 @@ import pytest
 from tests.support.boundary import Refusing, tree
 from tests.support.debris import problems
 from tests.support.procs import run_python
-from txfiles import FileStore, FileTransaction, JsonDocuments, _fs, recover
+from txfiles import FileStore, FileTransaction, JsonDocuments, recover
+from txfiles._disk import system
 from txfiles.errors import (
     CommitError,
     ConflictError,
@@ -40,8 +41,8 @@ def _save(root: Path) -> None:
             tx.write(name, "new")
 
 
-def _begun(root: Path, fs: _fs.FileSystem | None = None) -> FileTransaction:
-    with _fs.use(fs or _fs.KernelFS()):
+def _begun(root: Path, fs: system.FileSystem | None = None) -> FileTransaction:
+    with system.use(fs or system.KernelFS()):
         tx = FileTransaction(root).begin()
     tx.write("a", "new")
     tx.write("b", "new")
@@ -51,7 +52,7 @@ def _begun(root: Path, fs: _fs.FileSystem | None = None) -> FileTransaction:
 # -- B05: after a failed commit -------------------------------------------------------------------------------------
 
 
-class _NoSync(_fs.KernelFS):
+class _NoSync(system.KernelFS):
     def sync_file(self, fd: int) -> None:
         raise OSError(errno.EIO, "injected")
 
@@ -59,7 +60,7 @@ class _NoSync(_fs.KernelFS):
         os.fsync(fd)
 
 
-class _NoLinks(_fs.KernelFS):
+class _NoLinks(system.KernelFS):
     def link(self, at: int, name: bytes, to: int, new: bytes) -> None:
         raise OSError(errno.EMLINK, "injected")
 
@@ -293,9 +294,9 @@ def test_b08_whatever_is_raised_in_the_block_rolls_back_and_comes_out(root: Path
 @pytest.mark.parametrize("kind", _EXCEPTIONS)
 def test_b08_a_rollback_that_fails_does_not_hide_it(root: Path, kind: type[BaseException], call: str) -> None:
     _furnish(root)
-    counting = FaultyFS(_fs.KernelFS(), fail_at(1, errno.EIO, forever=True, only=call))
+    counting = FaultyFS(system.KernelFS(), fail_at(1, errno.EIO, forever=True, only=call))
     raised = kind("mine")
-    with _fs.use(counting), pytest.raises(kind) as caught, FileTransaction(root) as tx:  # type: ignore[arg-type]
+    with system.use(counting), pytest.raises(kind) as caught, FileTransaction(root) as tx:  # type: ignore[arg-type]
         tx.write("a", "new")
         raise raised
     assert caught.value is raised
@@ -340,7 +341,7 @@ def test_b26_directories_go_with_the_transaction_that_made_them(
     (root / "z").write_text("old")
     before = tree(root)
     with (
-        _fs.use(_Visited(root, theirs)),
+        system.use(_Visited(root, theirs)),
         pytest.raises(CommitError),
         FileTransaction(root, durability=durability) as tx,  # type: ignore[arg-type]
     ):
@@ -359,8 +360,8 @@ def test_b26_directories_go_with_the_transaction_that_made_them(
 @pytest.mark.parametrize("give_up", ["an exception", "roll back", "before the commit point"])
 def test_b26_no_directory_is_made_before_the_commit(root: Path, give_up: str) -> None:
     (root / "empty").mkdir()
-    fs = _NoSync() if give_up == "before the commit point" else _fs.KernelFS()
-    with _fs.use(fs):
+    fs = _NoSync() if give_up == "before the commit point" else system.KernelFS()
+    with system.use(fs):
         tx = FileTransaction(root).begin()
     tx.write("new/deep/x", "x")
     tx.delete_tree("empty")

@@ -18,7 +18,9 @@ from tests.support.debris import problems
 from tests.support.inject import WRITE, Fault, traced
 from tests.support.loop import loop_fs
 from tests.support.mounts import run, tmpfs
-from txfiles import FileTransaction, _fs, _layout, recover
+from txfiles import FileTransaction, recover
+from txfiles._disk import system
+from txfiles._format import layout
 from txfiles.errors import CommitError, TxFilesError
 
 OLD = {"a": b"old a", "b": b"old b" * 20, "c": b"old c"}
@@ -172,12 +174,12 @@ def test_b11_full_at_every_step_of_the_commit(tmp_path: Path, space: int) -> Non
 def test_b11_short_writes_are_continued(root: Path, most: int) -> None:
     """Of the files, the journal, and what is written once for a root."""
 
-    class Short(_fs.KernelFS):
+    class Short(system.KernelFS):
         def write(self, fd: int, data: bytes | memoryview) -> int:
             return os.write(fd, data[:most])
 
     data = os.urandom(10_000)
-    with _fs.use(Short()), FileTransaction(root) as tx:
+    with system.use(Short()), FileTransaction(root) as tx:
         tx.write("a", data)
         with tx.open("b", "wb") as file:
             file.write(data)
@@ -187,7 +189,7 @@ def test_b11_short_writes_are_continued(root: Path, most: int) -> None:
 
 @pytest.mark.parametrize("nth", [1, 2], ids=["file", "journal"])
 def test_b11_a_write_that_makes_no_progress_is_an_error(root: Path, nth: int) -> None:
-    class Stuck(_fs.KernelFS):
+    class Stuck(system.KernelFS):
         seen = 0
 
         def write(self, fd: int, data: bytes | memoryview) -> int:
@@ -195,7 +197,7 @@ def test_b11_a_write_that_makes_no_progress_is_an_error(root: Path, nth: int) ->
             return 0 if self.seen >= nth else super().write(fd, data)
 
     _furnish(root)
-    with _fs.use(Stuck()), pytest.raises((OSError, CommitError), match="no progress"), FileTransaction(root) as tx:
+    with system.use(Stuck()), pytest.raises((OSError, CommitError), match="no progress"), FileTransaction(root) as tx:
         tx.write("a", "new")
     assert tree(root) == OLD
 
@@ -285,7 +287,7 @@ def test_b12_no_name_is_cut_in_the_middle_of_a_character(root: Path, name: str) 
     with FileTransaction(root) as tx:
         tx.write(name, "x")
         tx.write("plain", "y")
-        staged = [_layout.parse(os.fsencode(found)).kind for found in os.listdir(root / ".txfiles")]
+        staged = [layout.parse(os.fsencode(found)).kind for found in os.listdir(root / ".txfiles")]
         assert staged.count("token") == 2
     assert set(tree(root)) == {name, "plain"}
 
@@ -296,8 +298,8 @@ SIZE = 100 << 20
 _PART = b"x" * (1 << 20)
 
 
-def _interrupt_at(nth: int, call: str = "write") -> _fs.FileSystem:
-    class Interrupting(_fs.KernelFS):
+def _interrupt_at(nth: int, call: str = "write") -> system.FileSystem:
+    class Interrupting(system.KernelFS):
         seen = 0
 
         def write(self, fd: int, data: bytes | memoryview) -> int:
@@ -335,7 +337,7 @@ def test_b10_ctrl_c_while_a_large_file_is_staged(memory: Path, how: Callable[[Fi
     _furnish(memory)
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with _fs.use(_interrupt_at(60)), pytest.raises(KeyboardInterrupt), FileTransaction(memory) as tx:
+        with system.use(_interrupt_at(60)), pytest.raises(KeyboardInterrupt), FileTransaction(memory) as tx:
             tx.write("a", "new")
             how(tx)
     finally:

@@ -17,7 +17,8 @@ from tests.support.debris import problems
 from tests.support.disks import EXT4, XFS, Place
 from tests.support.mounts import bind, run, tmpfs
 from tests.support.procs import run_python
-from txfiles import FileStore, FileTransaction, _fs, recover, status
+from txfiles import FileStore, FileTransaction, recover, status
+from txfiles._disk import system
 from txfiles.errors import (
     CommitError,
     CommitOutcomeUnknownError,
@@ -53,7 +54,7 @@ def _delete(root: Path, staged: Callable[[], object] = _nothing) -> None:
         staged()
 
 
-def _at_rename(number: int, act: Callable[[], object]) -> _fs.FileSystem:
+def _at_rename(number: int, act: Callable[[], object]) -> system.FileSystem:
     """The first rename is that of the journal, then the files follow."""
     fs: object = nth_call("rename", number, act)
     return fs  # type: ignore[return-value]
@@ -80,7 +81,7 @@ def test_b01_a_target_that_becomes_immutable_in_the_commit(
     root = place(filesystem).root
     _furnish(root)
     stuck = root / "abcde"[number - 2]
-    with _fs.use(_at_rename(number, lambda: run("chattr", "+i", stuck))), pytest.raises(CommitError) as caught:
+    with system.use(_at_rename(number, lambda: run("chattr", "+i", stuck))), pytest.raises(CommitError) as caught:
         change(root)
     assert tree(root) == FIVE
     assert caught.value.outcome == "before"
@@ -128,11 +129,11 @@ def test_b01_i03_a_target_that_turns_into_something_else(
     root: Path, change: Callable[..., None], when: str, swap: Callable[[Path], None]
 ) -> None:
     _furnish(root)
-    fs: object = _fs.KernelFS()
+    fs: object = system.KernelFS()
     if when != "staged":
         at = {"while it is linked": ("link", 3), "a moment before its rename": ("rename", 3)}.get(when, ("rename", 4))
         fs = nth_call(*at, lambda: swap(root / "c"))
-    with _fs.use(fs), pytest.raises((TxFilesError, OSError)) as caught:  # type: ignore[arg-type]
+    with system.use(fs), pytest.raises((TxFilesError, OSError)) as caught:  # type: ignore[arg-type]
         change(root, (lambda: swap(root / "c")) if when == "staged" else _nothing)
     assert getattr(caught.value, "outcome", "before") == "before"
     assert "'c'" in str(caught.value)

@@ -15,7 +15,8 @@ import pytest
 
 from tests.support import DEEP
 from tests.support.boundary import CaseFolding, killed, tree
-from txfiles import FileTransaction, _fs, recover, status
+from txfiles import FileTransaction, recover, status
+from txfiles._disk import system
 from txfiles.errors import CommitError, InvalidPathError, RecoveryConflictError, RecoveryError
 
 
@@ -198,7 +199,7 @@ COLLIDE: dict[str, Change] = {
 @pytest.mark.parametrize("name", COLLIDE)
 def test_c06_names_that_are_one_name_on_this_file_system_are_refused(root: Path, name: str, durability: str) -> None:
     before = _with_old_files(root)
-    with _fs.use(CaseFolding()):
+    with system.use(CaseFolding()):
         tx = FileTransaction(root, durability=durability).begin()  # type: ignore[arg-type]
         COLLIDE[name](tx)
         with pytest.raises(InvalidPathError, match="are one name") as caught:
@@ -219,7 +220,7 @@ def _with_old_files(root: Path) -> dict[str, object]:
 def test_c06_killed_on_the_way_to_being_refused(root: Path, name: str) -> None:
     before = _with_old_files(root)
     FileTransaction(root).begin().rollback()
-    with _fs.use(CaseFolding()):
+    with system.use(CaseFolding()):
         killed(lambda: _change(root, COLLIDE[name]), "rename", 3, inner=CaseFolding())
         with pytest.raises(RecoveryConflictError):
             recover(root)
@@ -234,11 +235,11 @@ def _change(root: Path, change: Change) -> None:
 
 def test_c06_another_spelling_of_one_file_replaces_it_as_open_does(root: Path) -> None:
     (root / "A.json").write_text("old")
-    with _fs.use(CaseFolding()), FileTransaction(root) as tx:
+    with system.use(CaseFolding()), FileTransaction(root) as tx:
         assert tx.read_text("a.json") == "old"
         tx.write("a.json", "new")
     assert tree(root) == {"A.json": b"new"}
-    with _fs.use(CaseFolding()), FileTransaction(root) as tx:
+    with system.use(CaseFolding()), FileTransaction(root) as tx:
         tx.copy("A.json", "a.json")
     assert tree(root) == {"A.json": b"new"}
 

@@ -19,7 +19,8 @@ from tests.support.inject import META, OPEN, RENAME, Fault, each_call, traced
 from tests.support.loop import loop_fs
 from tests.support.mounts import run
 from tests.support.procs import run_python
-from txfiles import FileStore, FileTransaction, _fs, recover
+from txfiles import FileStore, FileTransaction, recover
+from txfiles._disk import system
 from txfiles.errors import CommitError, ConflictError, TxFilesError
 
 UMASKS = [0o002, 0o022, 0o027, 0o077]
@@ -192,7 +193,7 @@ def test_d16_mode_and_group_stay_however_odd(root: Path, existing: int, end: str
         killed(lambda: _write(root, "a", "b"), "rename", 2)
         recover(root)
     else:
-        with _fs.use(Refusing(b"b")), pytest.raises(CommitError):
+        with system.use(Refusing(b"b")), pytest.raises(CommitError):
             _write(root, "a", "b")
     assert (mode(root / "a"), (root / "a").stat().st_gid) == before
     assert (root / "a").read_text() == ("old" if end == "undo" else "new")
@@ -321,7 +322,7 @@ def test_d06_root_keeps_the_owner_of_what_it_replaces(root: Path, owner: tuple[i
         killed(lambda: _write(root, "a", "b"), "rename", 2)
         recover(root)
     elif end == "undo":
-        with _fs.use(Refusing(b"b")), pytest.raises(CommitError):
+        with system.use(Refusing(b"b")), pytest.raises(CommitError):
             _write(root, "a", "b")
     else:
         (root / "plain").write_text("new")
@@ -446,7 +447,7 @@ def test_d08_acls_and_attributes_stay(tmp_path: Path, fstype: str) -> None:
         killed(lambda: _write(root, "a", "b", "c"), "rename", 2)
         recover(root)
         assert {name: _attributes(root / name) for name in before} == before
-        with _fs.use(Refusing(b"b")), pytest.raises(CommitError):
+        with system.use(Refusing(b"b")), pytest.raises(CommitError):
             _write(root, "a", "b", "c")
         assert {name: _attributes(root / name) for name in before} == before
         with FileTransaction(root) as tx:
@@ -545,7 +546,7 @@ CHANGES: dict[str, list[tuple[str, ...]]] = {
 def test_d12_rolling_back_leaves_hard_links_linked(root: Path, change: str, last: str) -> None:
     """A rename between two links of one inode does nothing: whoever restores by one must not count on it."""
     before = _with_hard_links(root)
-    with _fs.use(Refusing(last.encode())), pytest.raises(CommitError):
+    with system.use(Refusing(last.encode())), pytest.raises(CommitError):
         _change(root, change)
     assert _leftovers(root) == []
     _require_linked(root, before)
@@ -649,7 +650,7 @@ def test_d15_a_rename_that_always_fails_leaves_nothing(root: Path, name: bytes |
     durability = "full" if error == errno.EPERM else "process"
     _write(root, "a", "sub/b", "b")
     before = tree(root)
-    with _fs.use(Refusing(b"b" if name == b"sub" else name, error)):
+    with system.use(Refusing(b"b" if name == b"sub" else name, error)):
         for _ in range(20):
             with pytest.raises(CommitError) as caught:
                 _write(root, "a", "sub/b" if name == b"sub" else "b", "c", durability=durability)
@@ -698,7 +699,7 @@ def test_d15_every_rename_of_the_process_fails(root: Path, when: str) -> None:
 def test_d15_a_rename_that_fails_a_few_times_is_reported_each_time_and_then_works(root: Path) -> None:
     _write(root, "a", "b")
     fs = Refusing(b"b", times=3)
-    with _fs.use(fs):
+    with system.use(fs):
         for _ in range(3):
             with pytest.raises(TxFilesError):
                 _write(root, "a", "b", "c")

@@ -564,13 +564,14 @@ def test_e13_members_of_a_group_share_a_directory(mask: int, bits: int) -> None:
 
 
 KILLED = """
-    from txfiles import FileTransaction, _fs
-    class Dying(_fs.KernelFS):
+    from txfiles import FileTransaction
+    from txfiles._disk import system
+    class Dying(system.KernelFS):
         def rename(self, at, name, to, new):
             if new == b"b":
                 os.kill(os.getpid(), signal.SIGKILL)
             super().rename(at, name, to, new)
-    with _fs.use(Dying()), FileTransaction(sys.argv[1]) as tx:
+    with system.use(Dying()), FileTransaction(sys.argv[1]) as tx:
         tx.write("a", "new")
         tx.write("b", "new")
 """
@@ -713,15 +714,16 @@ def test_e18_eight_processes_at_once_on_a_lock_that_looks_stale(root: Path) -> N
 
 
 STOPPED = """
-    from txfiles import FileTransaction, _fs
-    class Stopping(_fs.KernelFS):
+    from txfiles import FileTransaction
+    from txfiles._disk import system
+    class Stopping(system.KernelFS):
         renames = 0
         def rename(self, at, name, to, new):
             Stopping.renames += 1
             if Stopping.renames == int(sys.argv[2]):
                 os.kill(os.getpid(), signal.SIGSTOP)
             super().rename(at, name, to, new)
-    with _fs.use(Stopping()), FileTransaction(sys.argv[1]) as tx:
+    with system.use(Stopping()), FileTransaction(sys.argv[1]) as tx:
         for name in "ab":
             tx.write(name, "new")
 """

@@ -21,7 +21,8 @@ from tests.support import DEEP
 from tests.support.boundary import Refusing, killed, nth_call, tree
 from tests.support.loop import crash_image, loop_fs
 from tests.support.procs import child, killed_at_random
-from txfiles import FileStore, FileTransaction, _fs, recover, status
+from txfiles import FileStore, FileTransaction, recover, status
+from txfiles._disk import system
 from txfiles.errors import CommitError, ConflictError, LockTimeoutError, SnapshotExpiredError, TransactionClosedError
 
 PERMANENT = ["HEAD", "format", "lock"]
@@ -254,7 +255,7 @@ def test_f10_in_the_middle_of_a_commit_theirs_is_kept(
     _save(root, "old", "0", "a", "b")
     fs: Any = nth_call("rename", 1, lambda: change(root))
     with (
-        _fs.use(fs),
+        system.use(fs),
         pytest.raises((ConflictError, CommitError)) if change not in (_moved_away, _deleted) else ExitStack(),
     ):
         _save(root, "new", "0", "a", "b", durability=durability)
@@ -286,7 +287,7 @@ def test_f10_the_directory_goes(root: Path, when: str, how: str) -> None:
             (root / "d").mkdir()
 
     fs: Any = nth_call("rename", 1, change if when == "commit point" else lambda: None)
-    with _fs.use(fs):
+    with system.use(fs):
         tx = FileTransaction(root).begin()
         for name in ("0", "d/a", "e/new"):
             tx.write(name, "new")
@@ -312,8 +313,9 @@ def test_f10_the_directory_goes(root: Path, when: str, how: str) -> None:
 # -- F04, F05: a writer that stands still ---------------------------------------------------------------------------
 
 STOPPED = """
-    from txfiles import FileTransaction, _fs
-    class Stopping(_fs.KernelFS):
+    from txfiles import FileTransaction
+    from txfiles._disk import system
+    class Stopping(system.KernelFS):
         seen = 0
         def _maybe(self, call):
             if call == sys.argv[2]:
@@ -328,7 +330,7 @@ STOPPED = """
             done = super().write(fd, data)
             os.utime(fd, (time.time() - int(sys.argv[4]),) * 2)  # as if it had been staged so long ago
             return done
-    with _fs.use(Stopping()), FileTransaction(sys.argv[1]) as tx:
+    with system.use(Stopping()), FileTransaction(sys.argv[1]) as tx:
         for name in ("a.json", "b.json", "c.json"):
             tx.write_json(name, {"generation": 2})
 """
@@ -431,7 +433,7 @@ def test_f14_the_losers_clear_away_only_their_own(root: Path) -> None:
                 said.append(error.outcome)
         return said
 
-    with _fs.use(_RefusesBad(None)), ThreadPoolExecutor(4) as pool:
+    with system.use(_RefusesBad(None)), ThreadPoolExecutor(4) as pool:
         said = list(pool.map(work, ["good-0", "bad-0", "good-1", "bad-1"]))
     assert said == [["after"] * 8, ["before"] * 8] * 2
     found = tree(root)

@@ -22,7 +22,8 @@ from txfiles import FileStore, FileTransaction, recover, status
 
 MANY = """
     import resource
-    from txfiles import FileStore, FileTransaction, _fs, recover
+    from txfiles import FileStore, FileTransaction, recover
+    from txfiles._disk import system
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     root, files, directories = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     names = [f"{n % directories}/{n % 7}/{n}" for n in range(files)]
@@ -44,7 +45,7 @@ STEPS = {
     """,
     "recover forward": """
         save("old")
-        class Dying(_fs.KernelFS):
+        class Dying(system.KernelFS):
             renames = 0
             def rename(self, *args):
                 Dying.renames += 1
@@ -52,7 +53,7 @@ STEPS = {
                     os._exit(0)
                 super().rename(*args)
         if os.fork() == 0:
-            with _fs.use(Dying()):
+            with system.use(Dying()):
                 save("new")
         assert os.wait()[1] == 0
         assert len(recover(root).rolled_forward) == 1
@@ -60,14 +61,14 @@ STEPS = {
     """,
     "undo": """
         save("old")
-        class Refusing(_fs.KernelFS):
+        class Refusing(system.KernelFS):
             def rename(self, at, name, to, new):
                 if new == b"4999" and name.endswith(b".0") is False and b"old" not in name:
                     raise PermissionError(1, "refused")
                 super().rename(at, name, to, new)
         names.append("z/4999")
         try:
-            with _fs.use(Refusing()):
+            with system.use(Refusing()):
                 save("new")
         except Exception as error:
             assert error.outcome == "before", error

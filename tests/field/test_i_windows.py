@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.boundary import Refusing, killed, nth_call, tree
-from txfiles import FileStore, FileTransaction, _fs, recover
+from txfiles import FileStore, FileTransaction, recover
+from txfiles._disk import system
 from txfiles.errors import CommitError, CommitOutcomeUnknownError, RecoveryError, TxFilesError
 
 NAMES = ("a", "b", "sub/c")
@@ -38,7 +39,7 @@ def test_i01_a_refused_rename_rolls_the_whole_set_back(root: Path, name: bytes, 
     _save(root, "old")
     before = tree(root)
     fs = Refusing(name, errno.EACCES, times=times)
-    with _fs.use(fs):
+    with system.use(fs):
         for _ in range(min(times, 5)):
             with pytest.raises(CommitError) as caught:
                 _save(root, "new")
@@ -65,7 +66,7 @@ class _RefusesTheUndo(Refusing):
 def test_i01_an_undo_that_is_refused_is_left_to_recovery(root: Path) -> None:
     _save(root, "old")
     before = tree(root)
-    with _fs.use(_RefusesTheUndo(b"c", times=1)):
+    with system.use(_RefusesTheUndo(b"c", times=1)):
         with pytest.raises(CommitOutcomeUnknownError, match="recovery decides"):
             _save(root, "new")
         for _ in range(2):
@@ -131,7 +132,7 @@ def test_i03_a_target_that_is_no_file_is_not_replaced(
     fs: Any = nth_call("rename", 1, do_swap if when == "commit point" else lambda: None)
     if when == "before":
         do_swap()
-    with _fs.use(fs), pytest.raises((TxFilesError, OSError)) as caught, FileTransaction(root) as tx:
+    with system.use(fs), pytest.raises((TxFilesError, OSError)) as caught, FileTransaction(root) as tx:
         tx.write("0", "new")
         CHANGES[change](tx)
         if when == "staged":
@@ -171,7 +172,7 @@ def test_i03_a_token_that_is_no_file_is_not_put_in_place(
         assert tree(root) == {**before, "a": b"new"}
         return
     fs: Any = nth_call("rename", 1, do_swap if when == "commit point" else lambda: None)
-    with _fs.use(fs):
+    with system.use(fs):
         tx = FileTransaction(root).begin()
         tx.write("a", "new")
         tx.write("b", "new")

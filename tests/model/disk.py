@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from tests.model.reference import Node, Tree
-from txfiles import _fs
+from txfiles._disk import system
 from txfiles.testing._faults import FaultyFS
 
 NEED_SPACE = frozenset(("create", "write", "mkdir", "link", "symlink", "rename", "chmod"))
@@ -25,7 +25,7 @@ class Dying(FaultyFS):
     """
 
     def __init__(self) -> None:
-        super().__init__(_fs.KernelFS(), self._before)
+        super().__init__(system.KernelFS(), self._before)
         self.die_at: int | None = None
         self.fail_at: int | None = None
 

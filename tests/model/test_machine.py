@@ -30,7 +30,8 @@ from hypothesis.stateful import (
 from tests.model.disk import Dying, Killed, look
 from tests.model.reference import Node, Reference, Tree, file, parent
 from tests.support import DEEP, debris
-from txfiles import FileStore, FileTransaction, _fs, recover, status
+from txfiles import FileStore, FileTransaction, recover, status
+from txfiles._disk import system
 from txfiles.errors import TxFilesError
 
 UMASK = 0o022
@@ -191,7 +192,7 @@ class Machine(RuleBasedStateMachine):
         """Other programs have their turn, and then the next transaction."""
         for planted in others:
             self._plant(planted)
-        with _fs.use(self.fs):
+        with system.use(self.fs):
             self.tx = FileStore(self.root, durability=durability, timeout=0).transaction().begin()
         assert status(self.root).clean
         self.model = Reference(self.disk, str(self.root), UMASK)
@@ -212,7 +213,7 @@ class Machine(RuleBasedStateMachine):
         """Whether the work came to its end before the process came to its."""
         self.fs.die_at = self.fs.calls + 1 + number
         try:
-            with _fs.use(self.fs):
+            with system.use(self.fs):
                 work()
         except Killed:
             return False

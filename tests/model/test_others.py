@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from tests.model.disk import Dying, Killed, look
 from tests.model.reference import Node, Tree
 from tests.support import DEEP, debris
-from txfiles import FileTransaction, _fs, recover
+from txfiles import FileTransaction, recover
+from txfiles._disk import system
 from txfiles.errors import TxFilesError
 
 PATHS = ["a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "e", "e/a", "new/a", "new"]
@@ -117,7 +118,7 @@ def _commit_beside(
     root: Path, calls: list[tuple[Any, ...]], meanwhile: list[tuple[str, ...]], durability: Any, die_at: int | None
 ) -> None:
     fs: Any = Dying()
-    with _fs.use(fs):
+    with system.use(fs):
         tx = FileTransaction(root, durability=durability, timeout=0).begin()
     for name, *arguments in calls:
         with suppress(OSError, TxFilesError):

@@ -1,10 +1,11 @@
 """Boundary objects for what this machine lacks, and for a death or a pause at a chosen call.
 
-with _fs.use(CaseFolding()):                       # names that differ in case only are one name
+with system.use(CaseFolding()):                       # names that differ in case only are one name
     ...
 killed(lambda: save(root), "rename", nth=2)        # in a forked child, before its second rename
 
-Calls are those of `txfiles._fs.FileSystem`. A commit renames T.intent (the commit point), each file, and T.committed.
+Calls are those of `txfiles._disk.system.FileSystem`. A commit renames T.intent (the commit point), each file, and
+T.committed.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txfiles import _fs, _layout
+from txfiles._disk import system
+from txfiles._format import layout
 from txfiles.testing._faults import FaultyFS
 
 if TYPE_CHECKING:
-    from txfiles._rounds import Job, Steps
+    from txfiles._disk.rounds import Job, Steps
 
 
 def doing(work: Callable[[], object]) -> Job:
@@ -35,7 +37,7 @@ def doing(work: Callable[[], object]) -> Job:
     return job
 
 
-def nth_call(call: str, nth: int, act: Callable[[], object], inner: _fs.FileSystem | None = None) -> FaultyFS:
+def nth_call(call: str, nth: int, act: Callable[[], object], inner: system.FileSystem | None = None) -> FaultyFS:
     """The kernel's file system, or `inner`; `act` is called before the `nth` call of this name."""
     seen = 0
 
@@ -45,16 +47,16 @@ def nth_call(call: str, nth: int, act: Callable[[], object], inner: _fs.FileSyst
         if name == call and seen == nth:
             act()
 
-    return FaultyFS(inner or _fs.KernelFS(), plan)
+    return FaultyFS(inner or system.KernelFS(), plan)
 
 
-def killed(work: Callable[[], object], call: str, nth: int = 1, *, inner: _fs.FileSystem | None = None) -> None:
+def killed(work: Callable[[], object], call: str, nth: int = 1, *, inner: system.FileSystem | None = None) -> None:
     """Do the work in a forked child that is killed (SIGKILL) before its `nth` call of this name."""
     fs: Any = nth_call(call, nth, lambda: os.kill(os.getpid(), signal.SIGKILL), inner)
     child = os.fork()
     if child == 0:
         try:
-            with _fs.use(fs):
+            with system.use(fs):
                 work()
             sys.stderr.write(f"there were {fs.trace.count(call)} calls of {call}\n")
         except BaseException:
@@ -80,11 +82,11 @@ def tree(root: Path) -> dict[str, object]:
     return found
 
 
-class CaseFolding(_fs.KernelFS):
+class CaseFolding(system.KernelFS):
     """A file system like casefold ext4 or NTFS: a name finds the entry that differs from it in case only."""
 
 
-class Refusing(_fs.KernelFS):
+class Refusing(system.KernelFS):
     """Renames onto the name `target` (`None`: onto any outside the private directory) fail with `error`, `times` times.
 
     With `then_die_undoing` the process is killed at the first rename after that.
@@ -100,7 +102,7 @@ class Refusing(_fs.KernelFS):
         self.refused = 0
 
     def rename(self, at: int, name: bytes, to: int, new: bytes) -> None:
-        ours = _layout.parse(new).kind != "unknown"
+        ours = layout.parse(new).kind != "unknown"
         if not ours and self.target in (None, new) and self.refused < self.times:
             self.refused += 1
             raise OSError(self.error, os.strerror(self.error), new)
@@ -118,14 +120,14 @@ def _found(at: int | None, name: bytes) -> bytes:
 
 def _one_name(call: str) -> None:
     def wrapped(self: CaseFolding, at: int | None, name: bytes = b"", *rest: Any, **options: Any) -> Any:
-        return getattr(_fs.KernelFS, call)(self, at, _found(at, name), *rest, **options)
+        return getattr(system.KernelFS, call)(self, at, _found(at, name), *rest, **options)
 
     setattr(CaseFolding, call, wrapped)
 
 
 def _two_names(call: str) -> None:
     def wrapped(self: CaseFolding, at: int, name: bytes, to: int, new: bytes) -> None:
-        getattr(_fs.KernelFS, call)(self, at, _found(at, name), to, _found(to, new))
+        getattr(system.KernelFS, call)(self, at, _found(at, name), to, _found(to, new))
 
     setattr(CaseFolding, call, wrapped)
 

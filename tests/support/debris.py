@@ -5,31 +5,29 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from txfiles import _journal, _layout
+from txfiles._format import journal, layout
 
-PRIVATE = os.fsdecode(_layout.PRIVATE)
+PRIVATE = os.fsdecode(layout.PRIVATE)
 
 
 def problems(root: str | os.PathLike[str]) -> list[str]:
     """What is not as it should be at rest, in every private directory at or below `root`."""
     found: list[str] = []
     for folder, directories, files in os.walk(os.fsencode(root)):
-        if os.path.basename(folder) == _layout.PRIVATE:
+        if os.path.basename(folder) == layout.PRIVATE:
             found += _private(folder, [*directories, *files])
             directories.clear()
         else:
-            found += [
-                _shown(folder, name) for name in files if _layout.parse(name).kind not in ("permanent", "unknown")
-            ]
+            found += [_shown(folder, name) for name in files if layout.parse(name).kind not in ("permanent", "unknown")]
     return found
 
 
 def _private(folder: bytes, names: list[bytes]) -> list[str]:
-    found = [_shown(folder, name) for name in names if name not in _layout.PERMANENT]
-    if _layout.FORMAT in names and _content(folder, _layout.FORMAT) != _layout.FORMAT_TEXT:
-        found.append(f"{_shown(folder, _layout.FORMAT)} has another text")
-    if _layout.HEAD in names:
-        _journal.decode(_content(folder, _layout.HEAD), "HEAD")
+    found = [_shown(folder, name) for name in names if name not in layout.PERMANENT]
+    if layout.FORMAT in names and _content(folder, layout.FORMAT) != layout.FORMAT_TEXT:
+        found.append(f"{_shown(folder, layout.FORMAT)} has another text")
+    if layout.HEAD in names:
+        journal.decode(_content(folder, layout.HEAD), "HEAD")
     return found
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.loop import LoopFS, crash_image
 from tests.support.mounts import run
-from txfiles import _fs, _rounds
+from txfiles._disk import rounds, system
 from txfiles.testing._faults import FaultyFS
 
 FILESYSTEMS = tuple(
@@ -28,9 +28,9 @@ EXT4, EXT4_STRICT, XFS, BTRFS = FILESYSTEMS
 
 
 class _OneAtATime(FaultyFS):
-    def run_all(self, jobs: Iterable[_rounds.Job]) -> None:
+    def run_all(self, jobs: Iterable[rounds.Job]) -> None:
         for job in jobs:
-            _rounds.perform(job)
+            rounds.perform(job)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Place:
         work: Callable[[], object],
         look: Callable[[Path, str], object],
         first: Callable[[str], object] | None = None,
-        inner: _fs.FileSystem | None = None,
+        inner: system.FileSystem | None = None,
     ) -> int:
         """Do the work, and `look` at what a power loss would leave after each of its calls of these names.
 
@@ -71,9 +71,9 @@ class Place:
             seen += 1
             if first is not None:
                 first(name)
-            with _fs.use(_fs.KernelFS()), self.after_power_loss() as copy:
+            with system.use(system.KernelFS()), self.after_power_loss() as copy:
                 look(copy, f"after call {seen} ({name})")
 
-        with _fs.use(_OneAtATime(inner or _fs.KernelFS(), after=after)):  # type: ignore[arg-type]
+        with system.use(_OneAtATime(inner or system.KernelFS(), after=after)):  # type: ignore[arg-type]
             work()
         return seen

@@ -11,7 +11,8 @@ import os
 from pathlib import Path
 
 from tests.support.boundary import killed
-from txfiles import FileTransaction, _layout
+from txfiles import FileTransaction
+from txfiles._format import layout
 
 OLD: dict[str, object] = {"a": b"old a", "b": b"old b"}
 NEW: dict[str, object] = {"a": b"new a\n", "b": b"new b\n", "sub": None, "sub/c": b"new c\n"}
@@ -38,8 +39,8 @@ def die(root: Path, applied: int) -> None:
 
 
 def of_kind(root: Path, *kinds: str) -> list[Path]:
-    """The files of the private directory that are of these kinds (see `_layout`), sorted by name."""
-    found = [path for path in (root / ".txfiles").iterdir() if _layout.parse(os.fsencode(path.name)).kind in kinds]
+    """The files of the private directory that are of these kinds (see `_format.layout`), sorted by name."""
+    found = [path for path in (root / ".txfiles").iterdir() if layout.parse(os.fsencode(path.name)).kind in kinds]
     return sorted(found, key=lambda path: path.name)
 
 

@@ -54,8 +54,8 @@ CHANGES = (*SYNC, *RENAME, *LINK, *UNLINK, *MKDIR, *OPEN, *WRITE, *META, "ftrunc
 """The calls that change a tree or make a change durable, and those that open and close."""
 
 _REGION = """
-from txfiles import _fsyncs
-_fsyncs._refused = True  # so that each fsync is a call, which strace sees
+from txfiles._disk import fsyncs
+fsyncs._refused = True  # so that each fsync is a call, which strace sees
 
 from contextlib import contextmanager
 @contextmanager

@@ -22,7 +22,7 @@ def test_ids_groups_umask_and_no_capabilities() -> None:
 
 
 def test_the_packages_can_be_imported() -> None:
-    code = "import filelock, orjson, txfiles._fs, txfiles._journal; print(txfiles._fs.current().ids())"
+    code = "import filelock, orjson\nfrom txfiles._disk import system\nprint(system.current().ids())"
     assert run_python(code, **as_user(1000)).check().stdout == "(1000, 1000)\n"
 
 

@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.procs import run_python
-from txfiles import _digest, _fs, _tokens
-from txfiles._digest import Digest
-from txfiles._tokens import digest_of_file
+from txfiles._disk import system
+from txfiles._format import digest as _digest
+from txfiles._format.digest import Digest
+from txfiles._tree import tokens
+from txfiles._tree.tokens import digest_of_file
 
 
 def _of(data: bytes, *cuts: int) -> str:
@@ -48,8 +50,8 @@ def test_of_what_is_longer_it_is_that_of_the_sums_of_its_blocks_too() -> None:
 def test_of_a_file_it_is_that_of_all_of_it_also_when_it_has_grown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_tokens, "_STEP", 4)
-    fs = _fs.current()
+    monkeypatch.setattr(tokens, "_STEP", 4)
+    fs = system.current()
     at = fs.open_dir(None, bytes(tmp_path))
     try:
         for length in range(14):
@@ -127,7 +129,7 @@ def test_a_failure_beside_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_ends_while_the_interpreter_does() -> None:
     code = """
-        from txfiles._digest import Digest
+        from txfiles._format.digest import Digest
         class Late:
             def __init__(self):
                 self.digest, self.write = Digest(), os.write

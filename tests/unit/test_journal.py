@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from tests.support import DEEP
 from tests.unit.test_paths import normal
-from txfiles import _journal, _layout, _paths
-from txfiles._digest import Digest
-from txfiles._journal import Identity, Journal, Meta, Operation, decode, encode
+from txfiles._format import journal as _journal
+from txfiles._format import layout
+from txfiles._format import paths as _paths
+from txfiles._format.digest import Digest
+from txfiles._format.journal import Identity, Journal, Meta, Operation, decode, encode
 from txfiles.errors import JournalCorruptError, JournalVersionError, RecoveryError
 
 numbers = st.integers(0, 2**63 - 1)
@@ -42,7 +44,7 @@ def operations(draw: st.DrawFn, index: int, path: bytes) -> Operation:
 @st.composite
 def journals(draw: st.DrawFn) -> Journal:
     paths = draw(st.lists(normal, min_size=1, max_size=5, unique=True))
-    indices = draw(st.lists(st.integers(0, _layout.MAX_NUMBER), min_size=5, max_size=5, unique=True))
+    indices = draw(st.lists(st.integers(0, layout.MAX_NUMBER), min_size=5, max_size=5, unique=True))
     above = sorted({parent for path in paths for parent in _paths.ancestors(path)})
     return Journal(
         tid=draw(st.text("0123456789abcdef", min_size=32, max_size=32)),

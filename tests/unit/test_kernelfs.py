@@ -16,8 +16,8 @@ import pytest
 from tests.support import mounts
 from tests.support.inject import Fault, traced
 from tests.support.procs import run_python
-from txfiles import _fs
-from txfiles._fs import KernelFS
+from txfiles._disk import system
+from txfiles._disk.system import KernelFS
 
 fs = KernelFS()
 
@@ -204,7 +204,7 @@ def test_mount_id_tells_a_bind_mount_of_the_same_file_system(
     tmp_path: Path, at: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "fdinfo":
-        monkeypatch.setattr(_fs, "_statx_mount_id", lambda at, name: None)
+        monkeypatch.setattr(system, "_statx_mount_id", lambda at, name: None)
     (tmp_path / "d").mkdir()
     (tmp_path / "link").symlink_to("one")
     put(tmp_path / "f")
@@ -330,7 +330,7 @@ def test_only_not_supported_means_no_xattrs(
 # Syncing.
 
 _SYNC = """
-    from txfiles._fs import KernelFS
+    from txfiles._disk.system import KernelFS
     fs = KernelFS()
     at = fs.open_dir(None, os.fsencode(sys.argv[1]))
     fd = fs.create(at, b"f")
@@ -380,10 +380,10 @@ def test_random_ids_do_not_depend_on_a_seed_nor_on_a_fork() -> None:
 
 
 def test_boot_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fs, "_boot", None)
+    monkeypatch.setattr(system, "_boot", None)
     assert fs.boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    monkeypatch.setattr(_fs, "_boot", None)
-    monkeypatch.setattr(_fs, "open", _no_proc, raising=False)
+    monkeypatch.setattr(system, "_boot", None)
+    monkeypatch.setattr(system, "open", _no_proc, raising=False)
     assert fs.boot_id() == ""
 
 
@@ -400,7 +400,7 @@ def test_umask_is_read_and_never_set(umask: int, proc: bool, tmp_path: Path, mon
     try:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         if not proc:
-            monkeypatch.setattr(_fs, "open", _no_proc, raising=False)
+            monkeypatch.setattr(system, "open", _no_proc, raising=False)
         monkeypatch.setattr(os, "umask", None)
         assert fs.umask() == umask
         assert list(tmp_path.iterdir()) == []
@@ -415,7 +415,7 @@ def _no_proc(*_: object) -> None:
 
 def test_on_fork_runs_in_the_child_only() -> None:
     code = """
-        from txfiles._fs import KernelFS
+        from txfiles._disk.system import KernelFS
         KernelFS().on_fork(lambda: print("child", os.getpid() != parent))
         parent = os.getpid()
         if os.fork() == 0:
@@ -428,8 +428,8 @@ def test_on_fork_runs_in_the_child_only() -> None:
 
 def test_use_replaces_the_file_system_for_a_block() -> None:
     other = KernelFS()
-    before = _fs.current()
-    with pytest.raises(ZeroDivisionError), _fs.use(other):
-        assert _fs.current() is other
+    before = system.current()
+    with pytest.raises(ZeroDivisionError), system.use(other):
+        assert system.current() is other
         raise ZeroDivisionError
-    assert _fs.current() is before
+    assert system.current() is before

@@ -6,41 +6,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txfiles import _layout
-from txfiles._layout import Name
+from txfiles._format import layout
+from txfiles._format.layout import Name
 
 TID = "0123456789abcdef" * 2
 tids = st.text("0123456789abcdef", min_size=32, max_size=32)
-indices = st.integers(0, _layout.MAX_NUMBER)
+indices = st.integers(0, layout.MAX_NUMBER)
 
 
 @given(tids, indices)
 def test_tokens_and_old_files_round_trip(tid: str, index: int) -> None:
-    assert _layout.parse(_layout.token(tid, index)) == Name("token", tid, index)
-    assert _layout.parse(_layout.old(tid, index)) == Name("old", tid, index)
+    assert layout.parse(layout.token(tid, index)) == Name("token", tid, index)
+    assert layout.parse(layout.old(tid, index)) == Name("old", tid, index)
 
 
 @pytest.mark.parametrize("state", ["intent", "committed", "aborting", "prepared"])
-def test_journals_round_trip(state: _layout.State) -> None:
-    assert _layout.parse(_layout.journal(TID, state)) == Name(state, TID)
+def test_journals_round_trip(state: layout.State) -> None:
+    assert layout.parse(layout.journal(TID, state)) == Name(state, TID)
 
 
-@pytest.mark.parametrize("name", sorted(_layout.PERMANENT))
+@pytest.mark.parametrize("name", sorted(layout.PERMANENT))
 def test_permanent_names(name: bytes) -> None:
-    assert _layout.parse(name) == Name("permanent")
+    assert layout.parse(name) == Name("permanent")
 
 
 @given(st.binary(max_size=80))
 def test_any_name_is_parsed_and_what_is_known_is_built_so(name: bytes) -> None:
-    parsed = _layout.parse(name)
+    parsed = layout.parse(name)
     if parsed.kind == "token":
-        assert _layout.token(parsed.tid, parsed.number) == name
+        assert layout.token(parsed.tid, parsed.number) == name
     elif parsed.kind == "old":
-        assert _layout.old(parsed.tid, parsed.number) == name
+        assert layout.old(parsed.tid, parsed.number) == name
     elif parsed.kind == "permanent":
-        assert name in _layout.PERMANENT
+        assert name in layout.PERMANENT
     elif parsed.kind != "unknown":
-        assert _layout.journal(parsed.tid, parsed.kind) == name
+        assert layout.journal(parsed.tid, parsed.kind) == name
 
 
 T = TID.encode()
@@ -70,14 +70,14 @@ T = TID.encode()
             b"lock ",
             b"x" + T + b".1",
         ),
-        *(T + b".\xd9\xa1", _layout.token(TID, _layout.MAX_NUMBER + 1)),
+        *(T + b".\xd9\xa1", layout.token(TID, layout.MAX_NUMBER + 1)),
     ],
     ids=repr,
 )
 def test_anything_else_is_unknown(name: bytes) -> None:
-    assert _layout.parse(name) == Name("unknown")
+    assert layout.parse(name) == Name("unknown")
 
 
 def test_the_private_directory_and_its_names_are_short_enough() -> None:
-    assert _layout.PRIVATE == b".txfiles"
-    assert len(_layout.old(TID, _layout.MAX_NUMBER)) < 100  # eCryptfs allows 143 bytes
+    assert layout.PRIVATE == b".txfiles"
+    assert len(layout.old(TID, layout.MAX_NUMBER)) < 100  # eCryptfs allows 143 bytes

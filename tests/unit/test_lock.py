@@ -21,7 +21,9 @@ from tests.support import mounts
 from tests.support.as_user import as_user, public_directory
 from tests.support.inject import Fault, traced
 from tests.support.procs import CHECKOUT, Child, child, python, run_python
-from txfiles import _fs, _layout, _lock
+from txfiles._disk import lock as _lock
+from txfiles._disk import system
+from txfiles._format import layout
 from txfiles.errors import (
     ConflictError,
     LockTimeoutError,
@@ -29,12 +31,12 @@ from txfiles.errors import (
     TransactionClosedError,
 )
 
-FS = _fs.KernelFS()
+FS = system.KernelFS()
 
 LOCK = """
-from txfiles import _fs, _lock
+from txfiles._disk import lock as _lock, system
 from txfiles.errors import *
-fs, root = _fs.current(), os.fsencode(sys.argv[1])
+fs, root = system.current(), os.fsencode(sys.argv[1])
 private_fd = fs.open_dir(None, root + b"/.txfiles")
 lock = _lock.make_lock(fs, private_fd, root)
 """
@@ -127,7 +129,7 @@ def test_it_is_the_lock_of_filelock(home: Path, lock: _lock.RootLock) -> None:
 
 
 def test_filelock_is_imported_only_when_it_is_needed() -> None:
-    run_python("import txfiles._lock; assert 'filelock' not in sys.modules").check()
+    run_python("import txfiles._disk.lock; assert 'filelock' not in sys.modules").check()
 
 
 def test_check_without_the_lock(lock: _lock.RootLock) -> None:
@@ -136,7 +138,7 @@ def test_check_without_the_lock(lock: _lock.RootLock) -> None:
 
 
 def test_a_file_system_may_bring_its_own_lock(home: Path, private_fd: int) -> None:
-    class Fake(_fs.KernelFS):
+    class Fake(system.KernelFS):
         def __init__(self) -> None:
             self.lock_factory = lambda *given: given
 
@@ -156,8 +158,8 @@ def test_c02_deep_directory_and_c08_any_bytes(tmp_path: Path) -> None:
             inner = os.open(name, os.O_RDONLY, dir_fd=at)
             os.close(at)
             at = inner
-        os.mkdir(_layout.PRIVATE, 0o700, dir_fd=at)
-        private = FS.open_dir(at, _layout.PRIVATE)
+        os.mkdir(layout.PRIVATE, 0o700, dir_fd=at)
+        private = FS.open_dir(at, layout.PRIVATE)
         path = os.fsencode(tmp_path) + (b"/" + name) * depth
         first, second = _lock.RootLock(FS, private, path), _lock.RootLock(FS, private, path)
         first.acquire(0, 1)
@@ -236,7 +238,7 @@ def test_whether_somebody_has_it(home: Path, private_fd: int, lock: _lock.RootLo
 def test_e02_a_copy_of_what_a_reader_looked_through_keeps_nothing(home: Path, private_fd: int) -> None:
     copies = []
 
-    class Copying(_fs.KernelFS):
+    class Copying(system.KernelFS):
         def open_read(self, at: int, name: bytes) -> int:
             fd = super().open_read(at, name)
             copies.append(os.dup(fd))
@@ -299,7 +301,7 @@ def test_only_the_first_thread_asks_the_kernel(home: Path, private_fd: int) -> N
     """A process has one voice however many threads wait in it."""
     asked: set[int] = set()
 
-    class Watching(_fs.KernelFS):
+    class Watching(system.KernelFS):
         def open_append(self, at: int, name: bytes) -> int:
             asked.add(threading.get_ident())
             return super().open_append(at, name)
@@ -512,7 +514,7 @@ def test_e01_the_file_was_replaced_under_who_waits_for_it(home: Path, lock: _loc
 
 
 def test_e01_a_file_that_is_replaced_again_and_again_ends_in_an_error(home: Path, private_fd: int) -> None:
-    class Replacing(_fs.KernelFS):
+    class Replacing(system.KernelFS):
         def fstat(self, fd: int) -> os.stat_result:
             for name in os.listdir(private_fd):
                 os.unlink(name, dir_fd=private_fd)
@@ -691,7 +693,7 @@ def test_e13_its_owner_shares_what_a_kill_left_unshared_and_nothing_else() -> No
 
 
 def test_e13_it_waits_for_who_is_just_making_it(home: Path, private_fd: int) -> None:
-    class Unshared(_fs.KernelFS):
+    class Unshared(system.KernelFS):
         refused = 0
 
         def open_append(self, at: int, name: bytes) -> int:
@@ -806,7 +808,7 @@ def test_e02_a_fork_while_another_thread_opens_the_file(home: Path, lock: _lock.
     """The child's copy is of a descriptor whose number the parent had not yet noted."""
     code = """
     opened, forked = threading.Event(), threading.Event()
-    class Slow(_fs.KernelFS):
+    class Slow(system.KernelFS):
         def open_append(self, at, name):
             fd = super().open_append(at, name)
             opened.set()
@@ -872,7 +874,7 @@ def test_e02_a_fork_at_the_worst_moment(home: Path, moment: str) -> None:
     def stay():
         inside.set()
         go.wait()
-    class Slow(_fs.KernelFS):
+    class Slow(system.KernelFS):
         def close(self, fd):
             if threading.current_thread() is thread:
                 stay()

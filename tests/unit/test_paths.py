@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from txfiles import _paths
+from txfiles._format import paths as _paths
 from txfiles.errors import InvalidPathError
 
 component = st.binary(min_size=1, max_size=6).map(lambda raw: raw.replace(b"/", b"_").replace(b"\0", b"_"))

@@ -22,20 +22,21 @@ import pytest
 from tests.support.boundary import doing
 from tests.support.inject import Fault, traced
 from tests.support.procs import run_python
-from txfiles import _fs, _fsyncs, _rounds, recover, status
+from txfiles import recover, status
+from txfiles._disk import fsyncs, rounds, system
 
 if TYPE_CHECKING:
-    from txfiles._rounds import Steps
+    from txfiles._disk.rounds import Steps
 
-fs = _fs.KernelFS()
-FEW, MANY = _rounds.PARALLEL_FROM - 1, _rounds.PARALLEL_FROM
+fs = system.KernelFS()
+FEW, MANY = rounds.PARALLEL_FROM - 1, rounds.PARALLEL_FROM
 COUNTS = [1, 3, FEW, MANY, 100]
 
 
 @pytest.fixture(params=["by the kernel", "without"])
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "without":
-        monkeypatch.setattr(_fsyncs, "take_context", lambda: None)
+        monkeypatch.setattr(fsyncs, "take_context", lambda: None)
     return str(request.param)
 
 
@@ -119,7 +120,7 @@ def test_an_interrupt_alone_comes_through_when_all_is_done(how: str, count: int)
 # -- a job and its sync -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [*COUNTS, 2 * _fsyncs.AT_ONCE + 1])
+@pytest.mark.parametrize("count", [*COUNTS, 2 * fsyncs.AT_ONCE + 1])
 def test_a_job_goes_on_after_its_sync_and_learns_of_its_failure(
     how: str, count: int, tmp_path: Path, pipe: int
 ) -> None:
@@ -148,7 +149,7 @@ def test_a_job_goes_on_after_its_sync_and_learns_of_its_failure(
 
 
 def test_a_sync_that_is_not_the_kernels_is_called() -> None:
-    class Other(_fs.KernelFS):
+    class Other(system.KernelFS):
         def sync_file(self, fd: int) -> None:
             synced.append(fd)
 
@@ -166,7 +167,7 @@ def test_a_sync_that_is_not_the_kernels_is_called() -> None:
 def test_no_more_descriptors_than_a_part_of_those_that_there_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_rounds, "descriptors", lambda: 64)
+    monkeypatch.setattr(rounds, "descriptors", lambda: 64)
     opened: set[int] = set()
     most = 0
 
@@ -188,14 +189,14 @@ def test_no_more_descriptors_than_a_part_of_those_that_there_may_be(
 
 
 def test_without_the_kernel_many_jobs_are_done_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fsyncs, "take_context", lambda: None)
-    together = threading.Barrier(_rounds.THREADS, timeout=20)
-    fs.run_all([doing(together.wait)] * (_rounds.THREADS * 3))
+    monkeypatch.setattr(fsyncs, "take_context", lambda: None)
+    together = threading.Barrier(rounds.THREADS, timeout=20)
+    fs.run_all([doing(together.wait)] * (rounds.THREADS * 3))
 
 
 @pytest.mark.parametrize("allowed", [0, 1])
 def test_with_fewer_threads(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fsyncs, "take_context", lambda: None)
+    monkeypatch.setattr(fsyncs, "take_context", lambda: None)
     start, started = _thread.start_new_thread, itertools.count()
 
     def limited(*args: Any) -> int:
@@ -213,9 +214,9 @@ def test_with_fewer_threads(allowed: int, monkeypatch: pytest.MonkeyPatch) -> No
 def test_while_the_interpreter_ends(refused: bool) -> None:
     code = f"""
         import atexit
-        from txfiles import _fsyncs
-        from txfiles._fs import KernelFS
-        _fsyncs._refused = {refused}
+        from txfiles._disk import fsyncs
+        from txfiles._disk.system import KernelFS
+        fsyncs._refused = {refused}
         done = []
         def job():
             done.append(1)
@@ -230,12 +231,12 @@ def test_while_the_interpreter_ends(refused: bool) -> None:
 
 
 def fsync_all(fds: list[int]) -> Sequence[int | None]:
-    context = _fsyncs.take_context()
+    context = fsyncs.take_context()
     assert context is not None
-    batch = _fsyncs.Batch(fds, context)
+    batch = fsyncs.Batch(fds, context)
     interrupts: list[BaseException] = []
     batch.run(interrupts)
-    _fsyncs.give_context(context, batch)
+    fsyncs.give_context(context, batch)
     assert interrupts == []
     return batch.codes()
 
@@ -256,15 +257,15 @@ def test_every_fsync_has_its_own_result(tmp_path: Path, pipe: int) -> None:
         assert fsync_all([pipe, fd]) == [errno.EINVAL, 0]
     finally:
         os.close(fd)
-    assert fsync_here(tmp_path, _fsyncs.AT_ONCE) == [0] * _fsyncs.AT_ONCE
+    assert fsync_here(tmp_path, fsyncs.AT_ONCE) == [0] * fsyncs.AT_ONCE
 
 
 def test_a_context_is_used_again(tmp_path: Path) -> None:
     fsync_here(tmp_path, 1)
-    before = list(_fsyncs._idle)
+    before = list(fsyncs._idle)
     for _ in range(20):
         fsync_here(tmp_path, 2)
-    assert before == _fsyncs._idle != []
+    assert before == fsyncs._idle != []
 
 
 def test_a_forked_child_and_threads_have_contexts_of_their_own(tmp_path: Path) -> None:
@@ -290,7 +291,7 @@ class Interrupt:
         self.seen = 0
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
-        if not frame.f_code.co_filename.endswith(("/_rounds.py", "/_fsyncs.py")):
+        if not frame.f_code.co_filename.endswith(("/rounds.py", "/fsyncs.py")):
             return None
         self.seen += event in ("call", "line")
         if event in ("call", "line") and self.seen in self.numbers:
@@ -317,15 +318,15 @@ def test_no_interrupt_makes_a_sync_done_that_is_not(tmp_path: Path, pipe: int, m
     directory = os.open(tmp_path, os.O_RDONLY)
     try:
         for number in itertools.count(1):
-            context = _fsyncs.take_context()
+            context = fsyncs.take_context()
             assert context is not None
-            batch = _fsyncs.Batch([directory, pipe, directory], context)
+            batch = fsyncs.Batch([directory, pipe, directory], context)
             happened, _ = interrupted(lambda batch=batch: batch.run([]), number, *(number + n for n in more))  # type: ignore[misc]
             made = {*batch._alone, *(number for number, *_ in batch._ended())}
             assert {n for n, code in enumerate(batch.codes()) if code == 0} <= made, f"event {number}"
             if not more:
                 assert batch.codes() in ([None] * 3, [0, errno.EINVAL, 0]), f"event {number}"
-            _fsyncs.give_context(context, batch)
+            fsyncs.give_context(context, batch)
             assert fsync_here(tmp_path, 2) == [0, 0]
             if not happened:
                 break
@@ -345,7 +346,7 @@ def test_no_interrupt_hides_a_failure(tmp_path: Path, pipe: int, monkeypatch: py
     def job(fd: int) -> Steps:
         yield fs.sync_dir, fd
 
-    monkeypatch.setattr(_fsyncs, "_fsync", fsync)
+    monkeypatch.setattr(fsyncs, "_fsync", fsync)
     directory = os.open(tmp_path, os.O_RDONLY)
     try:
         for number in itertools.count(1):
@@ -366,17 +367,17 @@ def test_no_interrupt_hides_a_failure(tmp_path: Path, pipe: int, monkeypatch: py
 
 def test_what_a_worker_may_not_do_is_done_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """EOVERFLOW of FUSE in a user namespace, say: it is no answer of the disk."""
-    real = _fsyncs.Batch._ended
+    real = fsyncs.Batch._ended
     here: list[int] = []
     monkeypatch.setattr(
-        _fsyncs.Batch, "_ended", lambda batch: [(n, at, -errno.EOVERFLOW, 0) for n, at, _, _ in real(batch)]
+        fsyncs.Batch, "_ended", lambda batch: [(n, at, -errno.EOVERFLOW, 0) for n, at, _, _ in real(batch)]
     )
 
     def fsync(fd: int) -> int:
         here.append(fd)
         return errno.EIO if len(here) == 2 else 0
 
-    monkeypatch.setattr(_fsyncs, "_fsync", fsync)
+    monkeypatch.setattr(fsyncs, "_fsync", fsync)
     assert sorted(code or 0 for code in fsync_here(tmp_path, 3)) == [0, 0, errno.EIO]
 
 
@@ -420,8 +421,8 @@ def test_what_the_kernel_does_not_do_together_is_done_one_by_one(tmp_path: Path,
 
 
 _TOGETHER = """
-    from txfiles._fs import KernelFS
-    _fsyncs._refused = False
+    from txfiles._disk.system import KernelFS
+    fsyncs._refused = False
     fs = KernelFS()
     at = os.open(sys.argv[1], os.O_RDONLY)
     fds = [os.open(f"{sys.argv[1]}/{name}", os.O_CREAT | os.O_WRONLY) for name in "abcde"]
@@ -469,7 +470,7 @@ def test_a_failed_write_is_raised_because_fsync_does_not_tell_of_it_again(tmp_pa
 
 _COMMIT = """
     from txfiles import FileTransaction
-    _fsyncs._refused = False
+    fsyncs._refused = False
     with FileTransaction(sys.argv[1]) as tx:
         for name in "abcd":
             tx.write(name, b"before")

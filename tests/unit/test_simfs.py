@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.boundary import doing
 from txfiles import FileTransaction, recover
-from txfiles._fs import FileSystem, use
-from txfiles._lock import make_lock
+from txfiles._disk.lock import make_lock
+from txfiles._disk.system import FileSystem, use
 from txfiles.errors import ConflictError, LockTimeoutError, NestedTransactionError, TransactionClosedError
 from txfiles.testing import Crash, Entry, Options, SimFS, crash_at
 from txfiles.testing._faults import fail_at

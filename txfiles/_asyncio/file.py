@@ -6,15 +6,15 @@ from asyncio import CancelledError
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, AnyStr, Generic, ParamSpec, Self, TypeVar
 
-from txfiles._tasks import run
-from txfiles._worker import Job
+from txfiles._asyncio.tasks import run
+from txfiles._asyncio.worker import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from types import TracebackType
 
-    from txfiles._paths import AnyPath
-    from txfiles._worker import Worker
+    from txfiles._asyncio.worker import Worker
+    from txfiles._format.paths import AnyPath
 
 P = ParamSpec("P")
 T = TypeVar("T")

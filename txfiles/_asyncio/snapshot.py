@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from txfiles._paths import AnyPath
+    from txfiles._format.paths import AnyPath
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,14 +8,14 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from txfiles import _fs, _lock
-from txfiles._lock import Owner
+from txfiles._disk import lock, system
+from txfiles._disk.lock import Owner
 from txfiles.errors import LockTimeoutError, NestedTransactionError, TransactionClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from txfiles._worker import Job, Worker
+    from txfiles._asyncio.worker import Job, Worker
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ def _current_task() -> object:
     return None if task is None else weakref.ref(task)
 
 
-_lock.task_of_this_thread = _current_task
+lock.task_of_this_thread = _current_task
 
 
 def this_task() -> Owner:
@@ -105,7 +105,7 @@ def turn_at(root: str) -> Turn:
 
 async def run(worker: Worker, job: Job[T], stop: Callable[[], None] = lambda: None) -> T:
     """Have the worker do a job. Who is cancelled meanwhile calls `stop`, and goes on when the job is finished."""
-    if worker.pid != _fs.current().pid():
+    if worker.pid != system.current().pid():
         raise TransactionClosedError("the transaction belongs to the process that began it")
     loop = asyncio.get_running_loop()
     finished = loop.create_future()

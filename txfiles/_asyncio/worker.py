@@ -8,7 +8,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import IO, TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from txfiles import _paths
+from txfiles._format import paths
 from txfiles.errors import LockTimeoutError, Outcome, TransactionClosedError, TxFilesError
 from txfiles.transaction import FileTransaction
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from txfiles._home import Home
-    from txfiles._journal import Durability
-    from txfiles._lock import Lock
-    from txfiles._paths import AnyPath
+    from txfiles._commit.home import Home
+    from txfiles._disk.lock import Lock
+    from txfiles._format.journal import Durability
+    from txfiles._format.paths import AnyPath
     from txfiles.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class ServedTransaction(FileTransaction):
         self._entering = home.lock
         try:
             if self._stopped:
-                raise LockTimeoutError("nobody waits for the lock any more", path=_paths.decode(self._root))
+                raise LockTimeoutError("nobody waits for the lock any more", path=paths.decode(self._root))
             waiting = super()._enter(home, deadline)
         finally:
             self._entering = None

@@ -6,18 +6,18 @@ import errno
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txfiles import _layout, _paths
-from txfiles._fs import release
-from txfiles._rounds import perform
-from txfiles._tokens import JOURNAL
+from txfiles._disk.rounds import perform
+from txfiles._disk.system import release
+from txfiles._format import layout, paths
+from txfiles._tree.tokens import JOURNAL
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-    from txfiles._home import Home
-    from txfiles._journal import Head, Journal, Operation
-    from txfiles._rounds import Job, Sync
-    from txfiles._tokens import Tokens
+    from txfiles._commit.home import Home
+    from txfiles._disk.rounds import Job, Sync
+    from txfiles._format.journal import Head, Journal, Operation
+    from txfiles._tree.tokens import Tokens
 
 _NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _told: set[bytes] = set()
@@ -40,7 +40,7 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None)
         for op in journal.ops
         if op.old is not None and op.old.link is None and (head is None or not head.vouches_for_file(op.path, op.old))
     ]
-    above = {_paths.split(path)[0] for path, ino in journal.dirs if path and ino}
+    above = {paths.split(path)[0] for path, ino in journal.dirs if path and ino}
     jobs += [partial(_sync_directory, home, path) for path in sorted(above)]
     home.fs.run_all(jobs)
 
@@ -51,10 +51,10 @@ def home_round(home: Home) -> None:
     Nobody knows who made those above the root, and whether they are durable.
     """
     jobs: list[Job] = [
-        partial(_sync_file, home, _layout.FORMAT),
+        partial(_sync_file, home, layout.FORMAT),
         partial(_sync_dir, home, home.private_fd),
         partial(_sync_dir, home, home.root_fd),
-        *(partial(_sync_above, home, directory) for directory in _paths.ancestors(home.root)[1:]),
+        *(partial(_sync_above, home, directory) for directory in paths.ancestors(home.root)[1:]),
     ]
     home.fs.run_all(jobs)
 
@@ -66,14 +66,14 @@ def second_round(home: Home, journal: Journal, private_done: list[bool]) -> None
         yield from _sync_dir(home, home.private_fd)
         private_done[0] = True
 
-    touched = {_paths.split(op.path)[0] for op in journal.ops}
+    touched = {paths.split(op.path)[0] for op in journal.ops}
     touched.update(op.path for op in journal.ops if op.kind == "mkdir")
     home.fs.run_all([private, *(partial(_sync_directory, home, path) for path in sorted(touched))])
 
 
-def sync_directories(home: Home, paths: Iterable[bytes], *, private: bool = False) -> None:
+def sync_directories(home: Home, directories: Iterable[bytes], *, private: bool = False) -> None:
     """A barrier: these directories (those that exist), and with `private` the private one."""
-    jobs: list[Job] = [partial(_sync_directory, home, path) for path in sorted(paths)]
+    jobs: list[Job] = [partial(_sync_directory, home, path) for path in sorted(directories)]
     if private:
         jobs.append(partial(_sync_dir, home, home.private_fd))
     home.fs.run_all(jobs)
@@ -93,11 +93,11 @@ def _sync_file(home: Home, name: bytes) -> Generator[Sync, None, None]:
 
 def _sync_old(home: Home, journal: Journal, op: Operation) -> Generator[Sync, None, None]:
     """Through the link that was made for a write; a delete makes none."""
-    at, name = home.private_fd, _layout.old(journal.tid, op.number)
+    at, name = home.private_fd, layout.old(journal.tid, op.number)
     parent = -1
     if op.kind == "delete":
-        parent = home.tree.walk(_paths.split(op.path)[0])
-        at, name = parent, _paths.split(op.path)[1]
+        parent = home.tree.walk(paths.split(op.path)[0])
+        at, name = parent, paths.split(op.path)[1]
     try:
         fd = home.fs.open_read(at, name)
     except PermissionError:
@@ -151,6 +151,6 @@ def _sync_dir(home: Home, fd: int) -> Generator[Sync, None, None]:
 
             logging.getLogger("txfiles").warning(
                 "%s: the file system cannot sync directories (%s); after a power loss it decides what is durable",
-                _paths.decode(home.root),
+                paths.decode(home.root),
                 error.strerror,
             )

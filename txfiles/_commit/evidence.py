@@ -8,14 +8,15 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING
 
-from txfiles import _layout, _metadata, _paths
-from txfiles._tokens import digest_of_file, digest_of_link
+from txfiles._disk import metadata
+from txfiles._format import layout, paths
+from txfiles._tree.tokens import digest_of_file, digest_of_link
 from txfiles.errors import RecoveryError
 
 if TYPE_CHECKING:
-    from txfiles._fs import Stat
-    from txfiles._home import Home
-    from txfiles._journal import Identity, Journal, Operation
+    from txfiles._commit.home import Home
+    from txfiles._disk.system import Stat
+    from txfiles._format.journal import Identity, Journal, Operation
 
 
 class Evidence:
@@ -33,10 +34,10 @@ class Evidence:
     # -- names --------------------------------------------------------------------------------------------------
 
     def token_name(self, op: Operation) -> bytes:
-        return _layout.token(self.journal.tid, op.number)
+        return layout.token(self.journal.tid, op.number)
 
     def old_name(self, op: Operation) -> bytes:
-        return _layout.old(self.journal.tid, op.number)
+        return layout.old(self.journal.tid, op.number)
 
     def token(self, op: Operation) -> Stat | None:
         return self._private(self.token_name(op))
@@ -109,7 +110,7 @@ class Evidence:
         assert op.meta is not None
         at, name = self.home.private_fd, self.token_name(op)
         if op.new.link is None and (
-            token.st_size != op.new.size or not _metadata.matches(self.fs, at, name, token, op.meta)
+            token.st_size != op.new.size or not metadata.matches(self.fs, at, name, token, op.meta)
         ):
             return False
         return self._digest(at, name, token) == op.digest
@@ -211,7 +212,7 @@ class Evidence:
             return not stat.S_ISDIR(target.st_mode)
         if not stat.S_ISDIR(target.st_mode):
             return False
-        inside = (_paths.join(op.path, n) for n in self.fs.listdir(self.home.tree.open_dir(op.path)))
+        inside = (paths.join(op.path, n) for n in self.fs.listdir(self.home.tree.open_dir(op.path)))
         return any(path not in going or path in blocked for path in inside)
 
     def can_force(self, op: Operation) -> bool:
@@ -219,14 +220,14 @@ class Evidence:
         target = self.target(op)
         if target is not None and stat.S_ISDIR(target.st_mode) != (op.kind == "mkdir"):
             return False
-        for above in _paths.ancestors(op.path)[1:]:
+        for above in paths.ancestors(op.path)[1:]:
             found = self.home.tree.stat(above)
             if found is not None and not stat.S_ISDIR(found.st_mode):
                 return False
         return True
 
     def _has_parent(self, op: Operation, coming: set[bytes], blocked: set[bytes]) -> bool:
-        parent, _ = _paths.split(op.path)
+        parent, _ = paths.split(op.path)
         if not parent:
             return True
         if parent in coming or parent in blocked:
@@ -298,7 +299,7 @@ class Evidence:
             if path not in made or path in blocked:
                 return False
             if made[path].kind == "mkdir":
-                todo += [_paths.join(path, n) for n in self.fs.listdir(self.home.tree.open_dir(path))]
+                todo += [paths.join(path, n) for n in self.fs.listdir(self.home.tree.open_dir(path))]
         return True
 
 
@@ -307,7 +308,7 @@ def same_inode(one: Stat, other: Stat) -> bool:
 
 
 def _lost(op: Operation, what: str) -> RecoveryError:
-    shown = _paths.decode(op.path)
+    shown = paths.decode(op.path)
     message = f"recovery cannot go on: what it needs for {shown!r} {what}; nothing was touched"
     return RecoveryError(message, path=shown)
 

@@ -8,10 +8,11 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from txfiles import _journal, _layout, _metadata, _paths
-from txfiles._fs import release, write_all
-from txfiles._lock import make_lock
-from txfiles._tree import Tree
+from txfiles._disk import metadata
+from txfiles._disk.lock import make_lock
+from txfiles._disk.system import release, write_all
+from txfiles._format import journal, layout, paths
+from txfiles._tree.tree import Tree
 from txfiles.errors import (
     ConflictError,
     InvalidPathError,
@@ -22,8 +23,8 @@ from txfiles.errors import (
 )
 
 if TYPE_CHECKING:
-    from txfiles._fs import FileSystem, Stat
-    from txfiles._paths import AnyPath
+    from txfiles._disk.system import FileSystem, Stat
+    from txfiles._format.paths import AnyPath
 
 _FORMAT = re.compile(rb"txfiles ([0-9]{1,9}) ([a-z]{1,32})\n")
 _FORMAT_AT_MOST = 4096  # bytes
@@ -33,18 +34,18 @@ _REMEMBERED = 256  # format files
 
 def locate(fs: FileSystem, root: AnyPath) -> bytes:
     """The absolute path of a root, symbolic links resolved, so that every spelling is one root."""
-    raw = _paths.to_bytes(root)
+    raw = paths.to_bytes(root)
     if not raw or b"\0" in raw:
         raise InvalidPathError(
-            "the root is empty" if not raw else "the root contains a NUL byte", path=_paths.decode(raw)
+            "the root is empty" if not raw else "the root contains a NUL byte", path=paths.decode(raw)
         )
     try:
         root = fs.absolute(raw)
     except OSError as error:
-        _paths.give_name(error, raw)
+        paths.give_name(error, raw)
         raise
-    if _paths.has_private(root):
-        _paths.refuse_private(_paths.decode(root))
+    if paths.has_private(root):
+        paths.refuse_private(paths.decode(root))
     return root
 
 
@@ -109,14 +110,14 @@ class Home:
 
     def require_own_mount(self) -> None:
         if self.fs.mount_id(self.root_fd) != self.fs.mount_id(self.private_fd):
-            shown = _paths.decode(_paths.join(self.root, _layout.PRIVATE))
+            shown = paths.decode(paths.join(self.root, layout.PRIVATE))
             raise UnsupportedFilesystemError(f"{shown!r} is a mount of its own", path=shown)
 
     def require_in_place(self) -> None:
         """The root and the lock file are still those that were opened (or two writers would believe in two locks)."""
         self.lock.check()
         if not (self._is_at_its_name() and self.is_in_place()):
-            shown = _paths.decode(self.root)
+            shown = paths.decode(self.root)
             raise ConflictError(f"the root {shown!r} was moved or replaced since the transaction began", path=shown)
 
     def _is_at_its_name(self) -> bool:
@@ -136,7 +137,7 @@ class Home:
         if self._private is None:
             self._private = _identity(self.fs.fstat(self.private_fd))
         try:
-            return _identity(self.fs.stat(self.root_fd, _layout.PRIVATE)) == self._private
+            return _identity(self.fs.stat(self.root_fd, layout.PRIVATE)) == self._private
         except FileNotFoundError:
             return False
 
@@ -162,7 +163,7 @@ class Home:
     def names(self) -> list[bytes]:
         return self.fs.listdir(self.private_fd)
 
-    def read(self, name: bytes, limit: int = _journal.MAX_SIZE) -> bytes | None:
+    def read(self, name: bytes, limit: int = journal.MAX_SIZE) -> bytes | None:
         """The whole content of a file of the private directory; `None` if and only if there is none.
 
         Raises `JournalCorruptError` for one of more than `limit` bytes: a sparse file costs whoever plants it nothing.
@@ -170,14 +171,14 @@ class Home:
         found = self.read_file(name, limit)
         return None if found is None else found[0]
 
-    def read_file(self, name: bytes, limit: int = _journal.MAX_SIZE) -> tuple[bytes, Stat] | None:
+    def read_file(self, name: bytes, limit: int = journal.MAX_SIZE) -> tuple[bytes, Stat] | None:
         """The same with the file's stat."""
         try:
             return self._read(name, limit)
         except FileNotFoundError:
             return None
         except OSError as error:
-            error.filename = _paths.decode(b"/".join((self.root, _layout.PRIVATE, name)))
+            error.filename = paths.decode(b"/".join((self.root, layout.PRIVATE, name)))
             raise
 
     def _read(self, name: bytes, limit: int) -> tuple[bytes, Stat]:
@@ -186,7 +187,7 @@ class Home:
             found = self.fs.fstat(fd)
             size = found.st_size
             if size > limit:
-                shown = _paths.decode(name)
+                shown = paths.decode(name)
                 raise JournalCorruptError(f"{shown} is too large", path=shown)
             chunks = [self.fs.read(fd, size + 1)]
             if len(chunks[0]) != size:
@@ -203,7 +204,7 @@ class Home:
         except FileNotFoundError:
             pass
         except OSError as error:
-            error.filename = _paths.decode(b"/".join((self.root, _layout.PRIVATE, name)))
+            error.filename = paths.decode(b"/".join((self.root, layout.PRIVATE, name)))
             raise
 
     def discard(self, name: bytes) -> bool:
@@ -221,13 +222,13 @@ class Home:
         mark = _mark_of_format(self.fs, self.private_fd)
         if mark in _known_formats:
             return True
-        text = self.read(_layout.FORMAT, _FORMAT_AT_MOST)
-        if text == _layout.FORMAT_TEXT:
+        text = self.read(layout.FORMAT, _FORMAT_AT_MOST)
+        if text == layout.FORMAT_TEXT:
             _remember_format(mark)
             return True
         match = _FORMAT.fullmatch(text or b"")
         if match is not None:
-            shown = _paths.decode(self.root)
+            shown = paths.decode(self.root)
             told = match[0].decode().strip()
             raise JournalVersionError(
                 f"{shown!r} has the format {told!r}, which this txfiles does not know", path=shown
@@ -236,21 +237,21 @@ class Home:
 
     def write_format(self) -> None:
         """Write `format` anew. REQUIRES: the lock, and no journal or HEAD that needs the old one."""
-        temp = _layout.token(self.fs.random_id(), 0)
+        temp = layout.token(self.fs.random_id(), 0)
         try:
             fd = self.fs.create(self.private_fd, temp)
             try:
-                write_all(self.fs, fd, _layout.FORMAT_TEXT)
+                write_all(self.fs, fd, layout.FORMAT_TEXT)
                 self.share(fd)
             finally:
                 self.fs.close(fd)
-            self.fs.rename(self.private_fd, temp, self.private_fd, _layout.FORMAT)
+            self.fs.rename(self.private_fd, temp, self.private_fd, layout.FORMAT)
         except BaseException:
             self.remove(temp)
             raise
 
     def refuse_without_format(self) -> RecoveryError:
-        shown = _paths.decode(_paths.join(self.root, _layout.PRIVATE))
+        shown = paths.decode(paths.join(self.root, layout.PRIVATE))
         return RecoveryError(f"{shown!r} holds a journal but no valid format file; nothing was touched", path=shown)
 
 
@@ -273,7 +274,7 @@ def _mark_of_format(fs: FileSystem, private_fd: int) -> tuple[int, int, int, int
     if fs.lock_factory is not None:
         return None  # simulated time is no time
     try:
-        found = fs.stat(private_fd, _layout.FORMAT)
+        found = fs.stat(private_fd, layout.FORMAT)
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
@@ -287,9 +288,9 @@ def open_root(fs: FileSystem, root: bytes, hint: str = "") -> int:
     try:
         return fs.open_dir(None, root, follow=True)
     except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, f"the root does not exist{hint}", _paths.decode(root)) from error
+        raise FileNotFoundError(errno.ENOENT, f"the root does not exist{hint}", paths.decode(root)) from error
     except OSError as error:
-        error.filename = _paths.decode(root)
+        error.filename = paths.decode(root)
         raise
 
 
@@ -300,9 +301,9 @@ def open_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
     that the sticky bit protects. So it must be the caller's, the root's owner's or the superuser's there.
     """
     try:
-        fd = fs.open_dir(root_fd, _layout.PRIVATE)
+        fd = fs.open_dir(root_fd, layout.PRIVATE)
     except OSError as error:
-        shown = _paths.decode(_paths.join(root, _layout.PRIVATE))
+        shown = paths.decode(paths.join(root, layout.PRIVATE))
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
             raise NotADirectoryError(errno.ENOTDIR, "the private directory is not a directory", shown) from error
         error.filename = shown
@@ -311,7 +312,7 @@ def open_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
         parent = fs.fstat(root_fd)
         if parent.st_mode & stat.S_ISVTX and (owner := fs.fstat(fd).st_uid) not in (fs.ids()[0], parent.st_uid, 0):
             message = f"the private directory belongs to user {owner} in a sticky directory"
-            raise PermissionError(errno.EPERM, message, _paths.decode(_paths.join(root, _layout.PRIVATE)))
+            raise PermissionError(errno.EPERM, message, paths.decode(paths.join(root, layout.PRIVATE)))
     except BaseException:
         release(fs, fd)
         raise
@@ -335,19 +336,19 @@ def _make_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
         fd = open_private(fs, root, root_fd)
     except FileNotFoundError:
         try:
-            fs.mkdir(root_fd, _layout.PRIVATE, 0o700)
+            fs.mkdir(root_fd, layout.PRIVATE, 0o700)
             made = True
         except FileExistsError:
             pass
         except OSError as error:
-            error.filename = _paths.decode(_paths.join(root, _layout.PRIVATE))
+            error.filename = paths.decode(paths.join(root, layout.PRIVATE))
             raise
         try:
             fd = open_private(fs, root, root_fd)
         except PermissionError:
             if made:  # the umask takes it from its owner: it would be in the way for ever
                 with suppress(OSError):
-                    fs.rmdir(root_fd, _layout.PRIVATE)
+                    fs.rmdir(root_fd, layout.PRIVATE)
             raise
     try:
         if made:
@@ -372,8 +373,8 @@ def _share_private(fs: FileSystem, root_fd: int, private_fd: int) -> None:
             if private.st_gid != root.st_gid:
                 fs.chown(private_fd, -1, root.st_gid)
             fs.chmod(private_fd, 0o770)
-    has = fs.xattrs(root_fd, _layout.PRIVATE)
-    for key in (_metadata.DEFAULT_ACL, _metadata.ACCESS_ACL):
+    has = fs.xattrs(root_fd, layout.PRIVATE)
+    for key in (metadata.DEFAULT_ACL, metadata.ACCESS_ACL):
         if key in has:
             fs.remove_xattr(private_fd, key)
     if private.st_uid == 0 != root.st_uid:

@@ -9,15 +9,15 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from txfiles import _journal, _layout, _paths
-from txfiles._journal import Head, Journal
+from txfiles._format import layout, paths
+from txfiles._format.journal import Head, Journal, decode, decode_head
 from txfiles.errors import JournalCorruptError, JournalVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from txfiles._home import Home
-    from txfiles._layout import State
+    from txfiles._commit.home import Home
+    from txfiles._format.layout import State
 
 T = TypeVar("T")
 
@@ -54,10 +54,10 @@ class Inventory:
 
 def read_head(home: Home) -> Head | None:
     """The last settled transaction; `None` too where a power loss left that of a process transaction unreadable."""
-    found = home.read_file(_layout.HEAD)
+    found = home.read_file(layout.HEAD)
     if found is None:
         return None
-    head = _journal.decode_head(found[0])
+    head = decode_head(found[0])
     if head is not None and found[1].st_ino != head.ino:
         head = copy(head)
         head.is_copy = True
@@ -82,7 +82,7 @@ def take(home: Home) -> Inventory:
     loose: dict[str, list[bytes]] = {}
     unknown = []
     for raw in sorted(names):
-        name = _layout.parse(raw)
+        name = layout.parse(raw)
         if name.kind == "permanent":
             continue
         if name.kind == "token" or name.kind == "old":
@@ -113,15 +113,15 @@ def _pending(home: Home, tid: str, present: list[State]) -> Pending:
     *also, state = sorted(present, key=_ORDER.index)
     if state == "prepared" and "intent" in also:
         state, also = "intent", ["prepared"]  # prepare() had not returned: nobody knows of it
-    name = _layout.journal(tid, state)
-    shown = _paths.decode(name)
+    name = layout.journal(tid, state)
+    shown = paths.decode(name)
     raw = home.read(name)
     if raw is None:
         raise FileNotFoundError(errno.ENOENT, "went away since the listing", shown)
     found = home.fs.stat(home.private_fd, name)
     pending = Pending(tid, state, None, None, is_process(home, name), False, also)
     try:
-        journal = _journal.decode(raw, shown)
+        journal = decode(raw, shown)
         if journal.tid != tid:
             raise JournalCorruptError(f"the journal {shown} is that of another transaction", path=shown)
     except JournalVersionError:
@@ -145,7 +145,7 @@ def stays(home: Home, name: bytes, head: Head | None) -> bool:
 
 def keeps_old(home: Home, name: bytes, head: Head | None) -> bool:
     """Whether a loose `.old` is the only link to its file, and not of the settled transaction: nobody's to remove."""
-    parsed = _layout.parse(name)
+    parsed = layout.parse(name)
     if parsed.kind != "old" or (head is not None and head.tid == parsed.tid):
         return False
     return home.fs.stat(home.private_fd, name).st_nlink == 1

@@ -55,12 +55,14 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from txfiles import _journal, _layout, _metadata, _paths
-from txfiles._durable import first_round, home_round, second_round, sync_directories, sync_private
-from txfiles._evidence import Evidence, same_inode
-from txfiles._fs import write_all
-from txfiles._inventory import read_head
-from txfiles._journal import Head, Journal, Operation
+from txfiles._commit.durable import first_round, home_round, second_round, sync_directories, sync_private
+from txfiles._commit.evidence import Evidence, same_inode
+from txfiles._commit.inventory import read_head
+from txfiles._disk import metadata
+from txfiles._disk.system import write_all
+from txfiles._format import layout, paths
+from txfiles._format.journal import Durability, Head, Journal, Operation, encode
+from txfiles._format.journal import taint as taint_note
 from txfiles.errors import (
     CommitError,
     CommitOutcomeUnknownError,
@@ -72,10 +74,10 @@ from txfiles.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from txfiles._fs import Stat
-    from txfiles._home import Home
-    from txfiles._layout import State
-    from txfiles._staging import Staging
+    from txfiles._commit.home import Home
+    from txfiles._disk.system import Stat
+    from txfiles._format.layout import State
+    from txfiles._tree.staging import Staging
 
 NOTHING: frozenset[int] = frozenset()
 _UNFINISHED = 0o700  # the mode of a new directory until it has its metadata
@@ -84,9 +86,7 @@ _UNFINISHED = 0o700  # the mode of a new directory until it has its metadata
 # -- before the commit point ----------------------------------------------------------------------------------------
 
 
-def prepare(
-    home: Home, staging: Staging, durability: _journal.Durability, *, two_phase: bool = False
-) -> Journal | None:
+def prepare(home: Home, staging: Staging, durability: Durability, *, two_phase: bool = False) -> Journal | None:
     """Make the intent durable, no target touched (I1). `None`, and nothing written, when there is nothing to do.
 
     Raises `CommitError` or the error that stood in the way; nothing has changed then.
@@ -123,13 +123,13 @@ def _write_intent(
     home: Home,
     staging: Staging,
     operations: list[Operation],
-    durability: _journal.Durability,
+    durability: Durability,
     head: Head | None,
     two_phase: bool,
     made: list[bytes],
 ) -> Journal:
     fs, tokens = home.fs, staging.tokens
-    name = _layout.journal(tokens.tid, "intent")
+    name = layout.journal(tokens.tid, "intent")
     # A process journal is made read-only: so it is known for what it is even when a power loss left it garbage.
     mode = 0o600 if durability == "full" else 0o400
     fd = fs.create(home.private_fd, name, mode)
@@ -146,7 +146,7 @@ def _write_intent(
             dirs=_directories(home, operations),
             two_phase=two_phase,
         )
-        write_all(fs, fd, _journal.encode(journal))
+        write_all(fs, fd, encode(journal))
         if durability == "full":
             fs.start_writeback(fd)
     finally:
@@ -170,11 +170,11 @@ def _secure(home: Home, staging: Staging, op: Operation) -> Operation:
 
 
 def _directories(home: Home, operations: list[Operation]) -> tuple[tuple[bytes, int], ...]:
-    paths = {_paths.split(op.path)[0] for op in operations}
-    paths.update(*map(_paths.ancestors, paths))
-    paths.update(op.path for op in operations if op.kind == "mkdir")
+    involved = {paths.split(op.path)[0] for op in operations}
+    involved.update(*map(paths.ancestors, involved))
+    involved.update(op.path for op in operations if op.kind == "mkdir")
     out = []
-    for path in sorted(paths):
+    for path in sorted(involved):
         found = home.tree.stat(path)
         out.append((path, found.st_ino if found is not None and stat.S_ISDIR(found.st_mode) else 0))
     return tuple(out)
@@ -194,7 +194,7 @@ def _give_up(home: Home, staging: Staging, made: list[bytes], cause: BaseExcepti
         except OSError as error:  # without a journal they are nobody's: the outcome is known
             left.append(error)
 
-    shown = _paths.decode(home.root)
+    shown = paths.decode(home.root)
     try:
         run_to_end(remove)
     except OSError as error:
@@ -221,18 +221,18 @@ def abandon(home: Home, journal: Journal, state: State) -> None:
         if op.kind in ("mkdir", "rmdir"):
             _undo_directory(home, evidence, op)
     if journal.durability == "full":
-        sync_directories(home, {_paths.split(op.path)[0] for op in journal.ops if op.kind in ("mkdir", "rmdir")})
+        sync_directories(home, {paths.split(op.path)[0] for op in journal.ops if op.kind in ("mkdir", "rmdir")})
     retire(home, journal, state)
 
 
 def retire(home: Home, journal: Journal, state: State) -> None:
     """Remove the journal, durably, and then what it needed (I5): it must not come back and miss them."""
-    home.remove(_layout.journal(journal.tid, state))
+    home.remove(layout.journal(journal.tid, state))
     if journal.durability == "full":
         sync_private(home)
     for op in journal.ops:
-        home.discard(_layout.token(journal.tid, op.number))
-        home.discard(_layout.old(journal.tid, op.number))
+        home.discard(layout.token(journal.tid, op.number))
+        home.discard(layout.old(journal.tid, op.number))
 
 
 # -- the commit point and after -------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class Commit:
         self.journal = journal
         self.state = state
         self.durable = journal.durability == "full"
-        self.shown = _paths.decode(home.root)
+        self.shown = paths.decode(home.root)
         self.failure: BaseException | None = None
         self._next: Callable[[], None] | None = self._pass_commit_point
 
@@ -269,7 +269,7 @@ class Commit:
 
     def _pass_commit_point(self) -> None:
         fs, private = self.home.fs, self.home.private_fd
-        before, after = _layout.journal(self.journal.tid, self.state), _layout.journal(self.journal.tid, "committed")
+        before, after = layout.journal(self.journal.tid, self.state), layout.journal(self.journal.tid, "committed")
         try:
             try:
                 fs.rename(private, before, private, after)
@@ -328,19 +328,19 @@ class Commit:
 
     def _tell_what_is_theirs(self, left: list[Operation]) -> None:
         if left and self.failure is not None:
-            shown = ", ".join(repr(_paths.decode(op.path)) for op in left)
+            shown = ", ".join(repr(paths.decode(op.path)) for op in left)
             self.failure.add_note(f"txfiles: replaced by somebody else meanwhile, and left as it is: {shown}")
 
     def _tell_what_stayed(self) -> None:
         with suppress(OSError):  # the outcome is known, this is only a hint
-            names = [name for name in self.home.names() if _layout.parse(name).tid == self.journal.tid]
+            names = [name for name in self.home.names() if layout.parse(name).tid == self.journal.tid]
             if names and self.failure is not None:
-                shown = ", ".join(_paths.decode(name) for name in sorted(names))
+                shown = ", ".join(paths.decode(name) for name in sorted(names))
                 self.failure.add_note(f"txfiles: immutable, and left in the private directory: {shown}")
 
     def _exists(self, state: State) -> bool:
         try:
-            self.home.fs.stat(self.home.private_fd, _layout.journal(self.journal.tid, state))
+            self.home.fs.stat(self.home.private_fd, layout.journal(self.journal.tid, state))
         except FileNotFoundError:
             return False
         return True
@@ -395,16 +395,16 @@ def apply(
     durable = journal.durability == "full"
     by_kind = {kind: [op for op in journal.ops if op.kind == kind] for kind in ("delete", "rmdir", "mkdir", "write")}
     for op in by_kind["delete"]:
-        with _paths.Naming(op.path, always=True):
+        with paths.Naming(op.path, always=True):
             _apply_delete(home, evidence, op, skip, force)
     made = by_kind["rmdir"] + by_kind["mkdir"]
     if made and durable:
-        sync_directories(home, {_paths.split(op.path)[0] for op in by_kind["delete"]}, private=True)
+        sync_directories(home, {paths.split(op.path)[0] for op in by_kind["delete"]}, private=True)
     for op in made:
-        with _paths.Naming(op.path, always=True):
+        with paths.Naming(op.path, always=True):
             _apply_directory(home, evidence, op, skip)
     if made and durable:
-        parents = {_paths.split(op.path)[0] for op in made}
+        parents = {paths.split(op.path)[0] for op in made}
         sync_directories(home, parents | {op.path for op in by_kind["mkdir"]})
     for op in made:
         home.remove(evidence.token_name(op))
@@ -412,7 +412,7 @@ def apply(
         try:  # which is faster than `Naming`, for many files
             _apply_write(home, evidence, op, skip, force)
         except OSError as error:
-            _paths.give_name(error, op.path, always=True)
+            paths.give_name(error, op.path, always=True)
             raise
 
 
@@ -467,17 +467,17 @@ def _apply_write(home: Home, evidence: Evidence, op: Operation, skip: frozenset[
 
 def _make_parents(home: Home, op: Operation) -> None:
     """Make the directories that somebody removed from under a write that is to be done all the same."""
-    for directory in _paths.ancestors(op.path)[1:]:
+    for directory in paths.ancestors(op.path)[1:]:
         if home.tree.stat(directory) is None:
             home.fs.mkdir(*home.tree.at(directory), 0o777)
-            sync_directories(home, [_paths.split(directory)[0]])
+            sync_directories(home, [paths.split(directory)[0]])
 
 
 def settle(home: Home, journal: Journal) -> None:
     """The journal becomes HEAD; then the old and the deleted files go. REQUIRES: all done and durable (I4)."""
-    committed = _layout.journal(journal.tid, "committed")
+    committed = layout.journal(journal.tid, "committed")
     try:  # noqa: SIM105 (in every commit)
-        home.fs.rename(home.private_fd, committed, home.private_fd, _layout.HEAD)
+        home.fs.rename(home.private_fd, committed, home.private_fd, layout.HEAD)
     except FileNotFoundError:  # an interrupt hit between the rename and its return
         pass
     _remove_leftovers(home, journal)
@@ -486,9 +486,9 @@ def settle(home: Home, journal: Journal) -> None:
 def _remove_leftovers(home: Home, journal: Journal) -> None:
     for op in journal.ops:
         if op.kind != "write":
-            home.remove(_layout.token(journal.tid, op.number))
+            home.remove(layout.token(journal.tid, op.number))
         elif op.old is not None:
-            home.remove(_layout.old(journal.tid, op.number))
+            home.remove(layout.old(journal.tid, op.number))
 
 
 # -- undo -----------------------------------------------------------------------------------------------------------
@@ -496,7 +496,7 @@ def _remove_leftovers(home: Home, journal: Journal) -> None:
 
 def begin_undo(home: Home, journal: Journal, state: State = "committed") -> None:
     """From here on the transaction is lost (I5)."""
-    before, after = _layout.journal(journal.tid, state), _layout.journal(journal.tid, "aborting")
+    before, after = layout.journal(journal.tid, state), layout.journal(journal.tid, "aborting")
     with suppress(FileNotFoundError):
         home.fs.rename(home.private_fd, before, home.private_fd, after)
     if journal.durability == "full":
@@ -517,19 +517,19 @@ def finish_undo(
     files = [op for op in ops if op.kind in ("write", "delete")]
     left = []
     for op in reversed([op for op in files if op.kind == "write"]):
-        with _paths.Naming(op.path, always=True):
+        with paths.Naming(op.path, always=True):
             if not _undo_write(home, evidence, op):
                 left.append(op)
     if made and durable:
-        sync_directories(home, {_paths.split(op.path)[0] for op in files if op.kind == "write"}, private=True)
+        sync_directories(home, {paths.split(op.path)[0] for op in files if op.kind == "write"}, private=True)
     for op in reversed(made):
-        with _paths.Naming(op.path, always=True):
+        with paths.Naming(op.path, always=True):
             _undo_directory(home, evidence, op)
     if made and durable:
-        parents = {_paths.split(op.path)[0] for op in made}
+        parents = {paths.split(op.path)[0] for op in made}
         sync_directories(home, parents | {op.path for op in made if op.kind == "rmdir"})
     for op in reversed([op for op in files if op.kind == "delete"]):
-        with _paths.Naming(op.path, always=True):
+        with paths.Naming(op.path, always=True):
             _undo_delete(home, evidence, op)
     if durable:
         second_round(home, journal, [False])
@@ -587,14 +587,14 @@ def _finish_if_begun(home: Home, evidence: Evidence, op: Operation, target: Stat
     if target.st_mode & 0o777 != _UNFINISHED:
         return
     ours = {other.path for other in evidence.journal.ops if other.kind == op.kind}
-    if all(_paths.join(op.path, name) in ours for name in home.fs.listdir(home.tree.open_dir(op.path))):
+    if all(paths.join(op.path, name) in ours for name in home.fs.listdir(home.tree.open_dir(op.path))):
         _finish_directory(home, op)
 
 
 def _finish_directory(home: Home, op: Operation) -> None:
     assert op.meta is not None
     fd = home.tree.open_dir(op.path)
-    _metadata.apply(home.fs, fd, home.fs.fstat(fd), op.meta)
+    metadata.apply(home.fs, fd, home.fs.fstat(fd), op.meta)
 
 
 # -- shared ---------------------------------------------------------------------------------------------------------
@@ -632,28 +632,28 @@ def taint(home: Home, journal: Journal, state: State) -> None:
     if not home.sync_failed:
         return
     with suppress(OSError):  # the error that led here is the one to raise; this note is only for the page cache
-        fd = home.fs.open_append(home.private_fd, _layout.journal(journal.tid, state))
+        fd = home.fs.open_append(home.private_fd, layout.journal(journal.tid, state))
         try:
-            write_all(home.fs, fd, _journal.taint(home.fs.boot_id()))
+            write_all(home.fs, fd, taint_note(home.fs.boot_id()))
         finally:
             home.fs.close(fd)
 
 
 def _meddled(op: Operation) -> ConflictError:
-    shown = _paths.decode(op.path)
+    shown = paths.decode(op.path)
     return ConflictError(f"what was staged for {shown!r} was changed by somebody else", path=shown)
 
 
 def _foreign(evidence: Evidence, op: Operation, target: Stat) -> TxFilesError:
-    shown = _paths.decode(op.path)
+    shown = paths.decode(op.path)
     for other in evidence.journal.ops:
         if other.number != op.number and evidence.is_new(other, target):
-            return _paths.one_name(other.path, op.path)
+            return paths.one_name(other.path, op.path)
     return ConflictError(f"{shown!r} was changed by somebody else during the commit", path=shown)
 
 
 def path_of(cause: OSError, otherwise: str) -> str:
     name = cause.filename
     if isinstance(name, bytes):
-        return _paths.decode(name)
+        return paths.decode(name)
     return name if isinstance(name, str) else otherwise

@@ -9,19 +9,21 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from txfiles import _inventory, _journal, _layout, _paths
-from txfiles._durable import second_round, sync_directories, sync_private
-from txfiles._evidence import Evidence
-from txfiles._protocol import abandon, apply, begin_undo, finish_undo, retire, settle, taint
+from txfiles._commit import inventory
+from txfiles._commit.durable import second_round, sync_directories, sync_private
+from txfiles._commit.evidence import Evidence
+from txfiles._commit.protocol import abandon, apply, begin_undo, finish_undo, retire, settle, taint
+from txfiles._format import layout, paths
+from txfiles._format.journal import NO_BOOT_ID
 from txfiles.errors import ConflictError, RecoveryConflictError, RecoveryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from txfiles._home import Home
-    from txfiles._inventory import Inventory, Pending
-    from txfiles._journal import Journal, Operation
-    from txfiles._layout import State
+    from txfiles._commit.home import Home
+    from txfiles._commit.inventory import Inventory, Pending
+    from txfiles._format.journal import Journal, Operation
+    from txfiles._format.layout import State
 
 OnConflict = Literal["raise", "keep-theirs", "roll-forward", "roll-back"]
 
@@ -60,16 +62,16 @@ class RecoveryReport:
 
 def rests(home: Home) -> bool:
     """Nothing to recover and nothing to write: the permanent files, and a format that is ours. The usual case."""
-    return set(home.names()) == _layout.PERMANENT and home.format_is_ours()
+    return set(home.names()) == layout.PERMANENT and home.format_is_ours()
 
 
 def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bool = True) -> RecoveryReport:
     """Bring the root to rest. Raises `RecoveryError` and its kinds; `OSError` where the disk does not answer."""
     report = RecoveryReport()
-    left = set(home.names()) - _layout.PERMANENT
+    left = set(home.names()) - layout.PERMANENT
     if left and (durable or any(_is_durable(home, name) for name in left)):
         sync_private(home)  # what is seen from here on is what is durable
-    found = _inventory.take(home)
+    found = inventory.take(home)
     check_format(home, found)
     try:
         for pending in found.pending:
@@ -77,19 +79,19 @@ def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bo
         _remove_loose(home, found, report)
     finally:
         _tell(home, report)
-    report.unknown += [_paths.decode(name) for name in found.unknown]
+    report.unknown += [paths.decode(name) for name in found.unknown]
     return report
 
 
 def _is_durable(home: Home, name: bytes) -> bool:
-    return _layout.parse(name).kind in _STATES and not _inventory.is_process(home, name)
+    return layout.parse(name).kind in _STATES and not inventory.is_process(home, name)
 
 
 def ensure_format(home: Home) -> None:
     """Write `format` where it is missing or was torn at birth. REQUIRES: recovered."""
     if home.format_is_ours():
         return
-    head = _inventory.read_head(home)
+    head = inventory.read_head(home)
     if head is not None and head.durable:
         raise home.refuse_without_format()
     home.write_format()
@@ -115,7 +117,7 @@ def _recover_one(
         return
     evidence = Evidence(home, journal, same_tree=pending.same_tree)
     for earlier in pending.also:
-        home.remove(_layout.journal(journal.tid, earlier))  # both names of one rename (A1)
+        home.remove(layout.journal(journal.tid, earlier))  # both names of one rename (A1)
     state = pending.state
     if state == "intent" and not evidence.proves_commit():
         abandon(home, journal, state)
@@ -160,17 +162,17 @@ def _is_whole(home: Home, pending: Pending, journal: Journal) -> bool:
 
 
 def _drop(home: Home, pending: Pending, report: RecoveryReport) -> None:
-    names = [_layout.journal(pending.tid, state) for state in (*pending.also, pending.state)]
+    names = [layout.journal(pending.tid, state) for state in (*pending.also, pending.state)]
     for name in names:
         home.remove(name)
     if not pending.process:
         sync_private(home)  # it must not come back and find its tokens gone
-    report.removed += [_paths.decode(name) for name in names]
+    report.removed += [paths.decode(name) for name in names]
 
 
 def _require_untainted(home: Home, pending: Pending, journal: Journal) -> None:
-    if journal.tainted_in is not None and journal.tainted_in == (home.fs.boot_id() or _journal.NO_BOOT_ID):
-        shown = _paths.decode(home.root)
+    if journal.tainted_in is not None and journal.tainted_in == (home.fs.boot_id() or NO_BOOT_ID):
+        shown = paths.decode(home.root)
         message = (
             f"a sync failed in {shown!r} since the machine was started, so what can be read now may not be on disk; "
             f"transaction {journal.tid} can be recovered after a restart"
@@ -203,10 +205,10 @@ def _roll_forward(
     same_tree: bool,
 ) -> None:
     if state == "intent":
-        names = (_layout.journal(journal.tid, "intent"), _layout.journal(journal.tid, "committed"))
+        names = (layout.journal(journal.tid, "intent"), layout.journal(journal.tid, "committed"))
         home.fs.rename(home.private_fd, names[0], home.private_fd, names[1])
     # A directory may have been made anew since, by others or by a recovery that was killed: it has to be there to stay.
-    above = {directory for op in journal.ops for directory in _paths.ancestors(op.path)}
+    above = {directory for op in journal.ops for directory in paths.ancestors(op.path)}
     _sync(home, journal, lambda: sync_directories(home, above))
     try:
         apply(home, journal, skip, force, same_tree=same_tree)
@@ -242,10 +244,10 @@ def _sync(home: Home, journal: Journal, make_durable: Callable[[], None]) -> Non
 
 
 def conflict(conflicts: list[Operation], what: str = "decide with on_conflict") -> RecoveryConflictError:
-    paths = tuple(sorted({_paths.decode(op.path) for op in conflicts}))
-    shown = ", ".join(repr(path) for path in paths[:5]) + (", ..." if len(paths) > 5 else "")
+    changed = tuple(sorted({paths.decode(op.path) for op in conflicts}))
+    shown = ", ".join(repr(path) for path in changed[:5]) + (", ..." if len(changed) > 5 else "")
     message = f"changed by somebody else since the crash: {shown}; nothing was touched, {what}"
-    return RecoveryConflictError(message, paths=paths)
+    return RecoveryConflictError(message, paths=changed)
 
 
 def _remove_loose(home: Home, found: Inventory, report: RecoveryReport) -> None:
@@ -253,20 +255,20 @@ def _remove_loose(home: Home, found: Inventory, report: RecoveryReport) -> None:
     if not found.loose:
         return
     there = set(home.names())
-    live = {_layout.parse(name).tid for name in there if name.endswith(_JOURNALS)}
+    live = {layout.parse(name).tid for name in there if name.endswith(_JOURNALS)}
     left = {tid: there.intersection(names) for tid, names in found.loose.items() if tid not in live}
     if not any(left.values()):  # they went with their transactions
         return
-    head = _inventory.read_head(home)
+    head = inventory.read_head(home)
     for names in left.values():
         for name in sorted(names):
-            gone = not _inventory.stays(home, name, head) and home.discard(name)
-            (report.removed if gone else report.unknown).append(_paths.decode(name))
+            gone = not inventory.stays(home, name, head) and home.discard(name)
+            (report.removed if gone else report.unknown).append(paths.decode(name))
 
 
 def _tell(home: Home, report: RecoveryReport) -> None:
     """Log each transaction that was ended, as text and as the fields root, transaction_id, decision and paths."""
-    root = _paths.decode(home.root)
+    root = paths.decode(home.root)
     for word, transactions in (("forward", report.rolled_forward), ("back", report.rolled_back)):
         for done in transactions:
             shown = ", ".join(map(repr, done.paths))  # so that any name can be written to any log

@@ -11,17 +11,17 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from txfiles import _layout, _paths
-from txfiles._durable import sync_private
-from txfiles._evidence import Evidence
-from txfiles._protocol import Commit, apply, path_of, retire, run_to_end, taint
-from txfiles._recover import decide
+from txfiles._commit.durable import sync_private
+from txfiles._commit.evidence import Evidence
+from txfiles._commit.protocol import Commit, apply, path_of, retire, run_to_end, taint
+from txfiles._commit.recover import decide
+from txfiles._format import layout, paths
 from txfiles.errors import CommitError, CommitOutcomeUnknownError, TxFilesError
 
 if TYPE_CHECKING:
-    from txfiles._home import Home
-    from txfiles._journal import Journal
-    from txfiles._recover import OnConflict
+    from txfiles._commit.home import Home
+    from txfiles._commit.recover import OnConflict
+    from txfiles._format.journal import Journal
 
 
 def make_prepared(home: Home, journal: Journal) -> None:
@@ -29,7 +29,7 @@ def make_prepared(home: Home, journal: Journal) -> None:
 
     Raises `CommitError`, or `CommitOutcomeUnknownError` when it is gone or waiting.
     """
-    before, after = _layout.journal(journal.tid, "intent"), _layout.journal(journal.tid, "prepared")
+    before, after = layout.journal(journal.tid, "intent"), layout.journal(journal.tid, "prepared")
 
     def rename() -> None:
         with suppress(FileNotFoundError):  # an interrupt hit between the rename and its return
@@ -46,10 +46,10 @@ def make_prepared(home: Home, journal: Journal) -> None:
 
 
 def _take_back(home: Home, journal: Journal, cause: BaseException) -> None:
-    shown = _paths.decode(home.root)
+    shown = paths.decode(home.root)
 
     def remove() -> None:
-        home.remove(_layout.journal(journal.tid, "prepared"))
+        home.remove(layout.journal(journal.tid, "prepared"))
         retire(home, journal, "intent")
 
     try:
@@ -107,6 +107,6 @@ def roll_back(home: Home, journal: Journal) -> None:
     try:
         run_to_end(lambda: retire(home, journal, "prepared"))
     except OSError as error:
-        shown = _paths.decode(home.root)
+        shown = paths.decode(home.root)
         message = f"rolling back in {shown!r} failed: {error}; nothing was changed, but it may wait still"
         raise CommitOutcomeUnknownError(message, path=shown) from error

@@ -24,10 +24,10 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
-from txfiles._fs import release
-from txfiles._layout import LOCK, PRIVATE
-from txfiles._lockfile import close_copies, open_lock_file
-from txfiles._paths import decode
+from txfiles._disk.lockfile import close_copies, open_lock_file
+from txfiles._disk.system import release
+from txfiles._format.layout import LOCK, PRIVATE
+from txfiles._format.paths import decode
 from txfiles.errors import (
     ConflictError,
     LockTimeoutError,
@@ -39,7 +39,7 @@ from txfiles.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from txfiles._fs import FileSystem, Stat
+    from txfiles._disk.system import FileSystem, Stat
 
 _POLL = 0.001  # seconds between two attempts
 _POLL_MAX = 0.005  # the same, for who waits so long that a moment more is nothing

@@ -8,10 +8,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from txfiles._layout import LOCK
+from txfiles._format.layout import LOCK
 
 if TYPE_CHECKING:
-    from txfiles._fs import FileSystem, Stat
+    from txfiles._disk.system import FileSystem, Stat
 
 _ATTEMPTS = 50  # at a file that somebody is making, or removes again and again
 _PAUSE = 0.001  # seconds between them

@@ -10,10 +10,10 @@ import stat
 import struct
 from typing import TYPE_CHECKING
 
-from txfiles._journal import Meta
+from txfiles._format.journal import Meta
 
 if TYPE_CHECKING:
-    from txfiles._fs import FileSystem, Stat
+    from txfiles._disk.system import FileSystem, Stat
 
 ACCESS_ACL = "system.posix_acl_access"
 DEFAULT_ACL = "system.posix_acl_default"

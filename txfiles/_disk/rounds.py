@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
-    from txfiles import _fsyncs
+    from txfiles._disk import fsyncs
 
     Sync = tuple[Callable[[int], None], int]
     Steps = Generator[Sync, None, None]
@@ -80,9 +80,9 @@ def _go_on(steps: Steps, sync: Callable[[int], None], fd: int) -> None:
 
 def _run_together(jobs: list[Job], plain: Sequence[Callable[..., None]]) -> bool:
     """The kernel does the first sync of each job, of some jobs at a time; false if there is nothing to be had."""
-    from txfiles import _fsyncs
+    from txfiles._disk import fsyncs
 
-    if (context := _fsyncs.take_context()) is None:
+    if (context := fsyncs.take_context()) is None:
         return False
     errors: list[BaseException] = []
     outer = sys.exception()
@@ -90,17 +90,17 @@ def _run_together(jobs: list[Job], plain: Sequence[Callable[..., None]]) -> bool
     part = None
     try:
         try:
-            at_once = max(1, min(_fsyncs.AT_ONCE, descriptors() // 8))
+            at_once = max(1, min(fsyncs.AT_ONCE, descriptors() // 8))
             while todo:
                 part = _Part()
                 part.begin(todo, at_once, errors)
                 syncs = {sync for _, sync, _ in part.waiting}
                 if all(getattr(sync, "__func__", None) in plain for sync in syncs):
-                    part.batch = _fsyncs.Batch([fd for _, _, fd in part.waiting], context)
+                    part.batch = fsyncs.Batch([fd for _, _, fd in part.waiting], context)
                     part.batch.run(errors)
                 part.end(errors)
         finally:
-            _fsyncs.give_context(context, None if part is None else part.batch)
+            fsyncs.give_context(context, None if part is None else part.batch)
     except BaseException as interrupt:
         errors.append(interrupt)
         if part is not None:
@@ -114,7 +114,7 @@ class _Part:
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Steps | None, Callable[[int], None], int]] = []
-        self.batch: _fsyncs.Batch | None = None
+        self.batch: fsyncs.Batch | None = None
         self._told = 0
 
     def begin(self, todo: deque[Job], at_most: int, errors: list[BaseException]) -> None:

@@ -16,12 +16,12 @@ import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from txfiles import _rounds
+from txfiles._disk import rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from txfiles._rounds import Job
+    from txfiles._disk.rounds import Job
 
 
 class Stat(Protocol):
@@ -238,7 +238,7 @@ class KernelFS:
 
     def run_all(self, jobs: Iterable[Job]) -> None:
         """Do every job, several at a time when there are many; then raise the first failure, or else the interrupt."""
-        _rounds.run_all(jobs, (KernelFS.sync_file, KernelFS.sync_dir) if _LINUX else ())
+        rounds.run_all(jobs, (KernelFS.sync_file, KernelFS.sync_dir) if _LINUX else ())
 
     def random_id(self) -> str:
         return os.urandom(16).hex()

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from txfiles import _layout, _paths
+from txfiles._format import layout, paths
 from txfiles.errors import JournalCorruptError, JournalVersionError
 
 VERSION = 1
@@ -91,7 +91,7 @@ class Journal:
 
     @property
     def paths(self) -> list[str]:
-        return sorted({_paths.decode(op.path) for op in self.ops})
+        return sorted({paths.decode(op.path) for op in self.ops})
 
 
 class Head:
@@ -113,7 +113,7 @@ class Head:
     @property
     def paths(self) -> list[str]:
         """The paths that it changed, sorted."""
-        return sorted(_paths.decode(_unescape(path)) for path in self._ops)
+        return sorted(paths.decode(_unescape(path)) for path in self._ops)
 
     def vouches_for_file(self, path: bytes, identity: Identity) -> bool:
         """It put this very file there, durably."""
@@ -185,7 +185,7 @@ def _beyond_64_bits(journal: Journal) -> OSError:
         for file in (op.old, op.new):
             if file is not None and not -(1 << 63) <= file.mtime_ns < 1 << 64:
                 message = "its time of modification is beyond 64 bits of nanoseconds"
-                return OSError(errno.EOVERFLOW, message, _paths.decode(op.path))
+                return OSError(errno.EOVERFLOW, message, paths.decode(op.path))
     return OSError(errno.EOVERFLOW, "a number is beyond 64 bits")
 
 
@@ -252,7 +252,7 @@ def _encode_op(op: Operation) -> dict[str, Any]:
     if op.digest is not None:
         out["digest"] = op.digest
     if op.meta is not None:
-        xattrs = [[_escape(_paths.encode(k)), v.hex()] for k, v in op.meta.xattrs]
+        xattrs = [[_escape(paths.encode(k)), v.hex()] for k, v in op.meta.xattrs]
         out["meta"] = [op.meta.mode, op.meta.uid, op.meta.gid, xattrs]
     return out
 
@@ -282,19 +282,19 @@ def _decode_body(body: Any) -> Journal:
     named = dict(journal.dirs)
     if len(named) != len(journal.dirs):
         raise ValueError("a directory is listed twice")
-    for parent in {_paths.split(op.path)[0] for op in journal.ops}:
-        if any(above not in named for above in (*_paths.ancestors(parent), parent)):
+    for parent in {paths.split(op.path)[0] for op in journal.ops}:
+        if any(above not in named for above in (*paths.ancestors(parent), parent)):
             raise ValueError(f"the directories above {parent!r} are not listed")
     return journal
 
 
 def _decode_op(raw: Any) -> Operation:
     number, kind, path = _number(raw["k"]), raw["kind"], _unescape(raw["path"])
-    if number > _layout.MAX_NUMBER:
+    if number > layout.MAX_NUMBER:
         raise ValueError(f"operation number {number} is out of range")
     if kind not in _KINDS:
         raise ValueError(f"unknown kind {kind!r}")
-    if not _paths.is_normal(path):
+    if not paths.is_normal(path):
         raise ValueError(f"{path!r} is not a path below the root")
     old = _decode_identity(raw["old"]) if "old" in raw else None
     new = _decode_identity(raw["new"]) if "new" in raw else None
@@ -319,13 +319,13 @@ def _decode_meta(raw: Any) -> Meta:
         raise ValueError(f"mode {mode} is out of range")
     if _number(uid) >= _NO_ID or _number(gid) >= _NO_ID:
         raise ValueError(f"owner {uid}:{gid} is out of range")
-    pairs = ((_paths.decode(_unescape(k)), bytes.fromhex(_typed(v, str))) for k, v in _typed(xattrs, list))
+    pairs = ((paths.decode(_unescape(k)), bytes.fromhex(_typed(v, str))) for k, v in _typed(xattrs, list))
     return Meta(mode, uid, gid, tuple(pairs) if xattrs else ())
 
 
 def _directory(raw: Any) -> bytes:
     path = _unescape(raw)
-    if path != _paths.ROOT and not _paths.is_normal(path):
+    if path != paths.ROOT and not paths.is_normal(path):
         raise ValueError(f"{path!r} is not a directory below the root")
     return path
 

@@ -11,7 +11,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from txfiles._layout import PRIVATE
+from txfiles._format.layout import PRIVATE
 from txfiles.errors import InvalidPathError, TxFilesError
 
 if TYPE_CHECKING:

@@ -7,17 +7,19 @@ import re
 import time
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
-from txfiles import _inventory, _journal, _layout, _paths
-from txfiles._evidence import Evidence
-from txfiles._fs import release
-from txfiles._home import Home, format_is_known, open_private, open_root
-from txfiles._recover import check_format, judge
-from txfiles._tree import Tree
+from txfiles._commit import inventory
+from txfiles._commit.evidence import Evidence
+from txfiles._commit.home import Home, format_is_known, open_private, open_root
+from txfiles._commit.recover import check_format, judge
+from txfiles._disk.system import release
+from txfiles._format import layout, paths
+from txfiles._format.journal import decode
+from txfiles._tree.tree import Tree
 from txfiles.errors import JournalCorruptError, RecoveryError
 
 if TYPE_CHECKING:
-    from txfiles._fs import FileSystem
-    from txfiles._journal import Journal
+    from txfiles._disk.system import FileSystem
+    from txfiles._format.journal import Journal
 
 NEVER = "0"  # the version of a state before the first commit
 
@@ -92,7 +94,7 @@ rest = Rest()
 def unreadable(root: bytes) -> PermissionError:
     """What it means that a part of the private directory cannot be read."""
     message = "the private directory cannot be read, and only there it says what was committed"
-    return PermissionError(errno.EACCES, message, _paths.decode(_paths.join(root, _layout.PRIVATE)))
+    return PermissionError(errno.EACCES, message, paths.decode(paths.join(root, layout.PRIVATE)))
 
 
 class Lookout:
@@ -137,7 +139,7 @@ class Lookout:
     def mark(self) -> Mark | None:
         """What changes whenever a transaction does anything; `None` as long as there is no private directory."""
         try:
-            found = self.fs.stat(self.root_fd, _layout.PRIVATE)
+            found = self.fs.stat(self.root_fd, layout.PRIVATE)
         except FileNotFoundError:
             return None
         return found.st_dev, found.st_ino, found.st_mtime_ns
@@ -159,7 +161,7 @@ class Lookout:
         if len(names) > _MANY:
             names += self._names()
         journals = [name for name in names if name.endswith(_UNDER_WAY) and self.matters(name)]
-        head = self._identity(_layout.HEAD)
+        head = self._identity(layout.HEAD)
         return Look(head, frozenset(journals))
 
     def _names(self) -> list[bytes]:
@@ -182,7 +184,7 @@ class Lookout:
         """Whether a journal can tell something about the files."""
         if self.intents is not None and name.endswith(b".intent"):
             return name in self.intents
-        return _layout.parse(name).kind != "unknown"
+        return layout.parse(name).kind != "unknown"
 
     def standing(self, look: Look) -> list[Standing]:
         """The journals of `look` that recovery would act on, in its order. Raises `RecoveryError` and `Moved`.
@@ -202,11 +204,11 @@ class Lookout:
         return self._judged[1]
 
     def _judge(self, look: Look) -> list[Standing]:
-        found = _inventory.take(self.home)
+        found = inventory.take(self.home)
         standing = []
         for pending in found.pending:
             journal = judge(self.home, pending, found)
-            name = _layout.journal(pending.tid, pending.state)
+            name = layout.journal(pending.tid, pending.state)
             if journal is None or name not in look.journals:
                 continue
             evidence = Evidence(self.home, journal, same_tree=pending.same_tree)
@@ -219,7 +221,7 @@ class Lookout:
         if self.private_fd < 0 or format_is_known(self.fs, self.private_fd):
             return
         if not self.home.format_is_ours():
-            check_format(self.home, _inventory.take(self.home))
+            check_format(self.home, inventory.take(self.home))
 
     # -- HEAD ---------------------------------------------------------------------------------------------------
 
@@ -231,7 +233,7 @@ class Lookout:
         self.head, self._head_time = None, 0
         if self._has_private():
             try:
-                self.head_fd = self.fs.open_read(self.private_fd, _layout.HEAD)
+                self.head_fd = self.fs.open_read(self.private_fd, layout.HEAD)
             except FileNotFoundError:
                 return
             found = self.fs.fstat(self.head_fd)
@@ -246,7 +248,7 @@ class Lookout:
         while chunk := self.fs.read(self.head_fd, _CHUNK):
             chunks.append(chunk)
         try:
-            return _journal.decode(b"".join(chunks), "HEAD")
+            return decode(b"".join(chunks), "HEAD")
         except JournalCorruptError:
             return None
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
-from txfiles._evidence import Evidence, same_inode
-from txfiles._view import ABSENT, Absent, Directory
+from txfiles._commit.evidence import Evidence, same_inode
+from txfiles._tree.view import ABSENT, Absent, Directory
 
 if TYPE_CHECKING:
-    from txfiles._fs import Stat
-    from txfiles._journal import Identity
+    from txfiles._disk.system import Stat
+    from txfiles._format.journal import Identity
 
 
 class Held(NamedTuple):

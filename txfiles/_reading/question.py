@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from txfiles import _paths
-from txfiles._overlay import Held
-from txfiles._view import View
+from txfiles._format import paths
+from txfiles._reading.overlay import Held
+from txfiles._tree.view import View
 from txfiles.errors import SnapshotExpiredError, TxFilesError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from txfiles._fs import Stat
-    from txfiles._tree import Node
+    from txfiles._disk.system import Stat
+    from txfiles._tree.tree import Node
 
 T = TypeVar("T")
 
@@ -65,11 +65,11 @@ class Traced(View[Held]):
 
     def require_none_of(self, changed: set[bytes]) -> None:
         for path in changed:
-            if path in self._looked or _paths.split(path)[0] in self._listed:
+            if path in self._looked or paths.split(path)[0] in self._listed:
                 raise expired(path, "the file")
 
 
 def expired(path: bytes, what: str) -> SnapshotExpiredError:
-    shown = _paths.decode(path)
+    shown = paths.decode(path)
     message = f"a later commit changed {what} {shown!r}; take a new snapshot, or name the files that it is for"
     return SnapshotExpiredError(message, path=shown)

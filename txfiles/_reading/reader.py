@@ -21,12 +21,12 @@ import random
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from txfiles import _layout, _paths
-from txfiles._lock import is_locked
-from txfiles._lookout import AT_REST, NEVER, Gone, Look, Lookout, Moved, Standing, rest, unreadable
-from txfiles._overlay import Entries, lay_after, lay_before, lay_directories_before
-from txfiles._question import Question, Traced, attempt, expired
-from txfiles._recover import conflict, recover_locked
+from txfiles._commit.recover import conflict, recover_locked
+from txfiles._disk.lock import is_locked
+from txfiles._format import layout, paths
+from txfiles._reading.lookout import AT_REST, NEVER, Gone, Look, Lookout, Moved, Standing, rest, unreadable
+from txfiles._reading.overlay import Entries, lay_after, lay_before, lay_directories_before
+from txfiles._reading.question import Question, Traced, attempt, expired
 from txfiles.errors import (
     JournalCorruptError,
     JournalVersionError,
@@ -37,7 +37,7 @@ from txfiles.errors import (
 )
 
 if TYPE_CHECKING:
-    from txfiles._fs import FileSystem
+    from txfiles._disk.system import FileSystem
 
 _PATIENCE = 10.0  # seconds that a commit is given to end where the caller would wait for ever
 _TRIES = 20  # at least, however short the timeout
@@ -74,7 +74,7 @@ class Patience:
         """Raise `LockTimeoutError` when there was time, and more than a few times to try, for what did not succeed."""
         self._tries += 1
         if self._last_chance and self._tries > _TRIES:
-            shown, waited = _paths.decode(root), time.monotonic() - self._began
+            shown, waited = paths.decode(root), time.monotonic() - self._began
             raise LockTimeoutError(f"{shown!r} was not at rest for a moment in {waited:.3f} s", path=shown)
         self._last_chance = self.over  # one more, which waits for nobody and reads what stands still as it is
 
@@ -285,7 +285,7 @@ class Reader:
     def _note_undone(self, look: Look) -> None:
         """Of a journal that was read as done and then undone no state is left to read from."""
         for tid, sequence in self._taken.items():
-            stands = any(_layout.journal(tid, state) in look.journals for state in ("intent", "committed"))
+            stands = any(layout.journal(tid, state) in look.journals for state in ("intent", "committed"))
             if not stands and self._sequence_of_head() < sequence:
                 self._lost = True
 

@@ -9,17 +9,18 @@ import errno
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
-from txfiles import _metadata, _paths
-from txfiles._journal import Identity, Meta, Operation
-from txfiles._tokens import Token, Tokens, identity_of
-from txfiles._tree import Node, Tree, kind_of
-from txfiles._view import ABSENT, Absent, Directory, View, must_be_file, refuse_special, version_of
+from txfiles._disk import metadata
+from txfiles._format import paths
+from txfiles._format.journal import Identity, Meta, Operation
+from txfiles._tree.tokens import Token, Tokens, identity_of
+from txfiles._tree.tree import Node, Tree, kind_of
+from txfiles._tree.view import ABSENT, Absent, Directory, View, must_be_file, refuse_special, version_of
 from txfiles.errors import ConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from txfiles._fs import FileSystem, Stat
+    from txfiles._disk.system import FileSystem, Stat
 
 
 class Place(NamedTuple):
@@ -93,7 +94,7 @@ class Staging(View[Token]):
 
     def make_parents(self, path: bytes) -> None:
         """Stage the missing directories above `path`; what is there must be a directory of the root's mount."""
-        for directory in _paths.ancestors(path):
+        for directory in paths.ancestors(path):
             self.make_directory(directory)
         self._require_possible_name(path)
 
@@ -103,33 +104,33 @@ class Staging(View[Token]):
             self._require_possible_name(path)
             self.put(path, Directory(self.meta_for_new(path, is_dir=True)))
         elif node.kind != "dir":
-            raise NotADirectoryError(errno.ENOTDIR, "a parent is not a directory", _paths.decode(path))
+            raise NotADirectoryError(errno.ENOTDIR, "a parent is not a directory", paths.decode(path))
         elif path not in self.entries:
             self.tree.require_same_mount(path)
 
     def _require_possible_name(self, path: bytes) -> None:
         """Ask for the name where a directory is: in one that is still to be made only the commit would find out."""
         try:
-            self.fs.stat(self.tree.root_fd, _paths.split(path)[1])
+            self.fs.stat(self.tree.root_fd, paths.split(path)[1])
         except FileNotFoundError:
             pass
         except OSError as error:
-            error.filename = _paths.decode(path)
+            error.filename = paths.decode(path)
             raise
 
     def meta_for_new(self, path: bytes, *, is_dir: bool = False) -> Meta:
         """The metadata of a new entry, by the rules of the nearest directory that exists."""
-        parent, _ = _paths.split(path)
+        parent, _ = paths.split(path)
         staged = []
         while parent and isinstance(self.entries.get(parent), Directory):
             staged.append(parent)
-            parent, _ = _paths.split(parent)
+            parent, _ = paths.split(parent)
         while staged and self.is_directory_on_disk(staged[-1]):
             parent = staged.pop()
         found = self.tree.stat(parent)
         assert found is not None
         at, name = self.tree.at(parent) if parent else (self.tree.root_fd, b".")
-        return _metadata.for_new(self.fs, at, name, found, is_dir=is_dir)
+        return metadata.for_new(self.fs, at, name, found, is_dir=is_dir)
 
     def meta_of(self, path: bytes) -> Meta:
         """The metadata of a file or directory of this view."""
@@ -138,7 +139,7 @@ class Staging(View[Token]):
             return entry.meta
         found = self.tree.stat(path)
         assert found is not None
-        return _metadata.read(self.fs, *self.tree.at(path), found)
+        return metadata.read(self.fs, *self.tree.at(path), found)
 
     def place(self, path: bytes) -> Place:
         """Where a write to `path` goes, and what it takes the place of: absent, or a regular file."""
@@ -150,7 +151,7 @@ class Staging(View[Token]):
             entry = self.entries[resolved]
             assert isinstance(entry, Token)
             return Place(resolved, entry.identity, entry.meta)
-        meta = _metadata.read(self.fs, *self.tree.at(resolved), node.stat)
+        meta = metadata.read(self.fs, *self.tree.at(resolved), node.stat)
         return Place(resolved, identity_of(node.stat), meta)
 
     def expect(self, path: bytes, version: str | None) -> None:
@@ -186,8 +187,8 @@ class Staging(View[Token]):
                 self._require_own_name(names, path, found)
             if found is not None and kind == "dir" and not isinstance(entry, Directory):
                 if (path, "dir") not in self._may_go:
-                    raise IsADirectoryError(errno.EISDIR, "has become a directory", _paths.decode(path))
-                goes.append(Operation(-1, "rmdir", path, meta=_metadata.read(self.fs, *self.tree.at(path), found)))
+                    raise IsADirectoryError(errno.EISDIR, "has become a directory", paths.decode(path))
+                goes.append(Operation(-1, "rmdir", path, meta=metadata.read(self.fs, *self.tree.at(path), found)))
                 found = kind = None
             if isinstance(entry, Token):
                 old = None if found is None else self._identity(path, found)
@@ -197,14 +198,14 @@ class Staging(View[Token]):
                     self.tokens.remove(entry.number)  # a file that was moved to where it is
             elif found is not None and kind != "dir":
                 if isinstance(entry, Directory) and (path, "file") not in self._may_go:
-                    raise FileExistsError(errno.EEXIST, "has become a file", _paths.decode(path))
+                    raise FileExistsError(errno.EEXIST, "has become a file", paths.decode(path))
                 self.tree.require_file_in_mount(path)
                 deletes.append(Operation(-1, "delete", path, old=self._identity(path, found)))
             if isinstance(entry, Directory) and kind != "dir":
                 comes.append(Operation(-1, "mkdir", path, meta=entry.meta))
         self._require_empty(goes, {op.path for op in (*deletes, *goes)})
         operations = [*deletes, *reversed(goes), *comes, *writes]
-        directories = {_paths.split(op.path)[0] for op in operations}
+        directories = {paths.split(op.path)[0] for op in operations}
         self._require_own_directories(directories.union(op.path for op in goes))
         for directory in directories:
             if isinstance(self.entries.get(directory), (Absent, Directory)) and not self.is_directory_on_disk(
@@ -216,23 +217,23 @@ class Staging(View[Token]):
 
     def _require_empty(self, directories: list[Operation], gone: set[bytes]) -> None:
         for op in directories:
-            if any(_paths.join(op.path, name) not in gone for name in self.fs.listdir(self.tree.open_dir(op.path))):
+            if any(paths.join(op.path, name) not in gone for name in self.fs.listdir(self.tree.open_dir(op.path))):
                 message = "somebody else has put something into the directory"
-                raise OSError(errno.ENOTEMPTY, message, _paths.decode(op.path))
+                raise OSError(errno.ENOTEMPTY, message, paths.decode(op.path))
 
     def _require_own_name(self, names: dict[tuple[bytes, int], bytes], path: bytes, found: Stat) -> None:
         """Refuse two entries that are one file, unless as two hard links: one would undo the other."""
-        parent, name = _paths.split(path)
+        parent, name = paths.split(path)
         other = names.setdefault((parent, found.st_ino), path)
-        if other != path and not {name, _paths.split(other)[1]} <= set(self.tree.listdir(parent)):
-            raise _paths.one_name(other, path)
+        if other != path and not {name, paths.split(other)[1]} <= set(self.tree.listdir(parent)):
+            raise paths.one_name(other, path)
 
     def _require_own_directories(self, directories: set[bytes]) -> None:
         names: dict[tuple[int, int], bytes] = {}
         for path in sorted(directories) if len(directories) > 1 else ():
             found = self.tree.stat(path)
             if found is not None and (other := names.setdefault((found.st_dev, found.st_ino), path)) != path:
-                raise _paths.one_name(other, path)
+                raise paths.one_name(other, path)
 
     def _version_on_disk(self, path: bytes) -> str | None:
         found = self.tree.stat(path)
@@ -271,7 +272,7 @@ class _Step:
 
 def require_version(path: bytes, found: str | None, wanted: str | None) -> None:
     if found != wanted:
-        shown = _paths.decode(path)
+        shown = paths.decode(path)
         have, want = ("is missing" if v is None else f"has version {v}" for v in (found, wanted))
         raise ConflictError(f"{shown!r} {have}, but it was expected that it {want}", path=shown)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 from typing import IO, TYPE_CHECKING, Any
 
-from txfiles._fs import release
+from txfiles._disk.system import release
 from txfiles.errors import TransactionClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from txfiles._fs import FileSystem
-    from txfiles._tokens import Writer
+    from txfiles._disk.system import FileSystem
+    from txfiles._tree.tokens import Writer
 
 _BUFFER = 1 << 18
 

@@ -7,19 +7,19 @@ import math
 import stat
 from typing import TYPE_CHECKING
 
-from txfiles import _paths
-from txfiles._fs import release
-from txfiles._layout import PRIVATE
-from txfiles._staging import ABSENT, Directory, Staging, refuse_special
-from txfiles._tokens import Token
-from txfiles._tree import Node
-from txfiles._view import C, View
+from txfiles._disk.system import release
+from txfiles._format import paths
+from txfiles._format.layout import PRIVATE
+from txfiles._tree.staging import ABSENT, Directory, Staging, refuse_special
+from txfiles._tree.tokens import Token
+from txfiles._tree.tree import Node
+from txfiles._tree.view import C, View
 from txfiles.errors import InvalidPathError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from txfiles._journal import Meta
+    from txfiles._format.journal import Meta
 
 _CHUNK = 1 << 20
 
@@ -44,19 +44,19 @@ def _contents(view: View[C], path: bytes, depth: float) -> list[bytes]:
     """The paths in a directory, the last one first."""
     if path.count(b"/") + bool(path) >= depth:
         return []
-    return [_paths.join(path, name) for name in reversed(view.listdir(path))]
+    return [paths.join(path, name) for name in reversed(view.listdir(path))]
 
 
 def glob(view: View[C], pattern: str | bytes) -> list[str]:
     """The files whose path matches, sorted. No directory is entered that is too deep, or beside what is fixed."""
-    matcher, start = _paths.compile_glob(pattern), _paths.fixed_part(pattern)
-    if any(_paths.is_private(part) for part in start.split(b"/")):
+    matcher, start = paths.compile_glob(pattern), paths.fixed_part(pattern)
+    if any(paths.is_private(part) for part in start.split(b"/")):
         return []
     node = view.look(start) if start and view.parent_is_directory(start) else None
     if start and (node is None or node.kind != "dir"):
-        shown = _paths.decode(start)
+        shown = paths.decode(start)
         return [shown] if node is not None and matcher.fullmatch(shown) else []
-    found = (_paths.decode(path) for path, node in walk(view, start, _paths.depth(pattern)) if node.kind != "dir")
+    found = (paths.decode(path) for path, node in walk(view, start, paths.depth(pattern)) if node.kind != "dir")
     return sorted(path for path in found if matcher.fullmatch(path))
 
 
@@ -73,8 +73,8 @@ def _require_movable(staging: Staging, path: bytes) -> list[tuple[bytes, Node]]:
 
 
 def _refuse_nested_root(staging: Staging, path: bytes) -> None:
-    if staging.tree.stat(_paths.join(path, PRIVATE)) is not None and path not in staging.entries:
-        shown = _paths.decode(path)
+    if staging.tree.stat(paths.join(path, PRIVATE)) is not None and path not in staging.entries:
+        shown = paths.decode(path)
         raise InvalidPathError(f"{shown!r} is a txfiles root of its own; it cannot be deleted or moved", path=shown)
 
 
@@ -91,7 +91,7 @@ def delete_tree(staging: Staging, path: bytes) -> None:
 def move(staging: Staging, source: bytes, target: bytes) -> None:
     """A file, a link (itself) or a directory. An existing file is replaced, a directory is not."""
     node = staging.look(source)
-    shown = _paths.decode(source)
+    shown = paths.decode(source)
     if node is None:
         raise FileNotFoundError(errno.ENOENT, "no such file or directory", shown)
     if node.kind == "special":
@@ -128,7 +128,7 @@ def copy(staging: Staging, source: bytes, target: bytes) -> None:
     """A file, or a directory with its links as links: content, mode and attributes; the owner as for a write."""
     node = staging.look(source) if source else Node("dir")
     if node is None:
-        raise FileNotFoundError(errno.ENOENT, "no such file or directory", _paths.decode(source))
+        raise FileNotFoundError(errno.ENOENT, "no such file or directory", paths.decode(source))
     if node.kind == "special":
         raise refuse_special(source)
     _prepare_target(staging, source, node, target)
@@ -149,8 +149,8 @@ def copy(staging: Staging, source: bytes, target: bytes) -> None:
 
 
 def _prepare_target(staging: Staging, source: bytes, node: Node, target: bytes) -> None:
-    shown = _paths.decode(target)
-    if node.kind == "dir" and _paths.is_below(target, source):
+    shown = paths.decode(target)
+    if node.kind == "dir" and paths.is_below(target, source):
         raise OSError(errno.EINVAL, "a directory cannot be put into itself", shown)
     there = staging.look(target)
     if there is not None:

@@ -8,19 +8,20 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from txfiles import _layout, _metadata, _paths
-from txfiles._digest import Digest
-from txfiles._fs import release, write_all
-from txfiles._journal import Identity, Meta, Operation
-from txfiles._rounds import descriptors
+from txfiles._disk import metadata
+from txfiles._disk.rounds import descriptors
+from txfiles._disk.system import release, write_all
+from txfiles._format import layout, paths
+from txfiles._format.digest import Digest
+from txfiles._format.journal import Identity, Meta, Operation
 from txfiles.errors import ConflictError, UnsupportedFilesystemError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from txfiles._fs import FileSystem, Stat
-    from txfiles._rounds import Job, Sync
-    from txfiles._tree import Tree
+    from txfiles._disk.rounds import Job, Sync
+    from txfiles._disk.system import FileSystem, Stat
+    from txfiles._tree.tree import Tree
 
 _KEEP_OPEN = 16, 64  # descriptors that wait for the sync round, by the process's limit; other tokens are opened anew
 JOURNAL = -1  # stands for the journal where its descriptor is kept, like that of a token, for the sync round
@@ -54,7 +55,7 @@ class Tokens:
         self._synced: set[int] = set()
 
     def name(self, number: int) -> bytes:
-        return _layout.token(self.tid, number)
+        return layout.token(self.tid, number)
 
     def reserve(self) -> int:
         """A number that no token of this transaction has had."""
@@ -68,7 +69,7 @@ class Tokens:
         try:
             fd = self.fs.create(self.at, self.name(number))
         except OSError as error:
-            _paths.give_name(error, path)
+            paths.give_name(error, path)
             raise
         return Writer(self, number, fd, path)
 
@@ -84,7 +85,7 @@ class Tokens:
         with self._new() as number:
             self.hard_link(at, name, self.name(number), path)
             found = self.fs.stat(self.at, self.name(number))
-            meta = _metadata.read(self.fs, self.at, self.name(number), found)
+            meta = metadata.read(self.fs, self.at, self.name(number), found)
             if stat.S_ISLNK(found.st_mode):
                 text = self.fs.readlink(self.at, self.name(number))
                 return Token(number, identity_of(found, text), digest_of_link(text), meta)
@@ -93,19 +94,19 @@ class Tokens:
 
     def link_old(self, tree: Tree, op: Operation) -> Identity:
         """Link what a write replaces to its `.old`; the identity of what was linked."""
-        name = _layout.old(self.tid, op.number)
+        name = layout.old(self.tid, op.number)
         self._old.add(op.number)
         self.hard_link(*tree.at(op.path), name, op.path)
         found = self.fs.stat(self.at, name)
         assert op.old is not None
         if found.st_ino != op.old.ino and (now := tree.stat(op.path)) is not None and now.st_ino == op.old.ino:
-            shown = _paths.decode(op.path)
+            shown = paths.decode(op.path)
             message = f"the file system shows two names of the file {shown!r} with two inode numbers"
             raise UnsupportedFilesystemError(message, path=shown)
         if stat.S_ISLNK(found.st_mode):
             return identity_of(found, self.fs.readlink(self.at, name))
         if not stat.S_ISREG(found.st_mode):
-            shown = _paths.decode(op.path)
+            shown = paths.decode(op.path)
             raise ConflictError(f"{shown!r} is no longer a regular file", path=shown)
         return identity_of(found)
 
@@ -114,7 +115,7 @@ class Tokens:
         try:
             self.fs.link(at, name, self.at, new)
         except OSError as error:
-            shown = _paths.decode(path)
+            shown = paths.decode(path)
             if error.errno == errno.EXDEV:
                 message = f"{shown!r} is in another mount than the root, it cannot be replaced"
                 raise UnsupportedFilesystemError(message, path=shown) from error
@@ -144,7 +145,7 @@ class Tokens:
         with self._new() as number:
             self.fs.symlink(text, self.at, self.name(number))
             found = self.fs.stat(self.at, self.name(number))
-            meta = _metadata.read(self.fs, self.at, self.name(number), found)
+            meta = metadata.read(self.fs, self.at, self.name(number), found)
             return Token(number, identity_of(found, text), digest_of_link(text), meta)
 
     @contextmanager
@@ -175,7 +176,7 @@ class Tokens:
             self.remove(number)
         for number in sorted(self._old):
             with suppress(FileNotFoundError):
-                self.fs.unlink(self.at, _layout.old(self.tid, number))
+                self.fs.unlink(self.at, layout.old(self.tid, number))
             self._old.discard(number)
 
     def close(self) -> None:
@@ -255,7 +256,7 @@ class Writer:
                 for start in range(0, len(whole), _STEP):
                     self._add(whole[start : start + _STEP])
         except OSError as error:
-            _paths.give_name(error, self._path)
+            paths.give_name(error, self._path)
             raise
         return len(view)
 
@@ -283,7 +284,7 @@ class Writer:
             if self._tokens.durable:
                 self._fs.start_writeback(self._fd)
             found = self._fs.fstat(self._fd)
-            meta = _metadata.apply(self._fs, self._fd, found, meta)
+            meta = metadata.apply(self._fs, self._fd, found, meta)
             if replaces is not None and found.st_mtime_ns <= replaces.mtime_ns < found.st_mtime_ns + _TICK:
                 self._fs.set_mtime(self._fd, replaces.mtime_ns + 1)
                 found = self._fs.fstat(self._fd)
@@ -291,7 +292,7 @@ class Writer:
             self._tokens.keep(self.number, fd, meta.mode)
             self._finished = True
         except OSError as error:
-            _paths.give_name(error, self._path)
+            paths.give_name(error, self._path)
             raise
         return Token(self.number, identity_of(found), self._digest.hexdigest(), meta)
 

@@ -10,14 +10,14 @@ import stat
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from txfiles import _paths
-from txfiles._fs import release
+from txfiles._disk.system import release
+from txfiles._format import paths
 from txfiles.errors import InvalidPathError, UnsupportedFilesystemError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from txfiles._fs import FileSystem, Stat
+    from txfiles._disk.system import FileSystem, Stat
 
 _OPEN_AT_MOST = 16
 _LINKS_AT_MOST = 40  # as in path_resolution(7)
@@ -40,21 +40,21 @@ class Tree:
         self.root = root
         self._open: dict[bytes, int] = {}
         self._mount: int | None = None
-        self._same_mount: set[bytes] = {_paths.ROOT}
+        self._same_mount: set[bytes] = {paths.ROOT}
 
     def close(self) -> None:
         """Close every directory but the root, and forget what was known about them."""
         if self._open:
             fds, self._open = list(self._open.values()), {}
             release(self.fs, *fds)
-        self._same_mount = {_paths.ROOT}
+        self._same_mount = {paths.ROOT}
 
     def open_dir(self, path: bytes) -> int:
         """A descriptor of the directory, good until some other directories have been opened. Not to be closed."""
         below = []
         while path and path not in self._open:
             below.append(path)
-            path, _ = _paths.split(path)
+            path, _ = paths.split(path)
         fd = self.root_fd
         if path:
             fd = self._open[path] = self._open.pop(path)
@@ -68,9 +68,9 @@ class Tree:
 
     def _open_below(self, parent_fd: int, path: bytes) -> int:
         try:
-            return self.fs.open_dir(parent_fd, _paths.split(path)[1])
+            return self.fs.open_dir(parent_fd, paths.split(path)[1])
         except OSError as error:
-            error.filename = _paths.decode(path)
+            error.filename = paths.decode(path)
             raise
 
     def walk(self, path: bytes) -> int:
@@ -88,7 +88,7 @@ class Tree:
         """The parent's descriptor and the last name: how every call names a file."""
         if b"/" not in path:
             return self.root_fd, path
-        parent, name = _paths.split(path)
+        parent, name = paths.split(path)
         return self.open_dir(parent), name
 
     def stat(self, path: bytes) -> Stat | None:
@@ -102,11 +102,11 @@ class Tree:
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP) and self._parent_is_no_directory(path):
                 return None
-            error.filename = _paths.decode(path)
+            error.filename = paths.decode(path)
             raise
 
     def _parent_is_no_directory(self, path: bytes) -> bool:
-        for parent in _paths.ancestors(path)[1:]:
+        for parent in paths.ancestors(path)[1:]:
             found = self.stat(parent)
             if found is None or not stat.S_ISDIR(found.st_mode):
                 return True
@@ -124,7 +124,7 @@ class Tree:
     def listdir(self, path: bytes) -> list[bytes]:
         """The names in a directory, private directories left out."""
         names = self.fs.listdir(self.open_dir(path))
-        return [name for name in names if not _paths.is_private(name)]
+        return [name for name in names if not paths.is_private(name)]
 
     def require_same_mount(self, directory: bytes) -> None:
         """Raise `UnsupportedFilesystemError` if `directory` is in another mount than the root (rename(2): EXDEV)."""
@@ -141,13 +141,13 @@ class Tree:
         if self._mount is None:
             self._mount = self.fs.mount_id(self.root_fd)
         if mount != self._mount:
-            shown = _paths.decode(path)
-            message = f"{shown!r} is in another mount than the root {_paths.decode(self.root)!r}, it cannot be replaced"
+            shown = paths.decode(path)
+            message = f"{shown!r} is in another mount than the root {paths.decode(self.root)!r}, it cannot be replaced"
             raise UnsupportedFilesystemError(message, path=shown)
 
     def forget(self, path: bytes) -> None:
         """A directory is about to go, or is gone: close it and whatever was open below it."""
-        for known in [p for p in self._open if p == path or _paths.is_below(p, path)]:
+        for known in [p for p in self._open if p == path or paths.is_below(p, path)]:
             release(self.fs, self._open.pop(known))
         self._same_mount.discard(path)
 
@@ -168,7 +168,7 @@ def resolve(
 
     Raises `InvalidPathError` when a link leaves the root, `NotADirectoryError`, and `OSError` (ELOOP).
     """
-    shown = _paths.decode(path)
+    shown = paths.decode(path)
     todo = deque(path.split(b"/"))
     done: list[bytes] = []
     links = 0
@@ -183,7 +183,7 @@ def resolve(
             done.pop()
             node = Node("dir")
             continue
-        _paths.check_component(part, shown)
+        paths.check_component(part, shown)
         here = b"/".join([*done, part])
         node = look(here)
         if node is not None and node.kind == "link" and (todo or follow_last):

@@ -9,15 +9,15 @@ import errno
 import stat
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from txfiles import _paths
-from txfiles._tree import Node, Tree, kind_of, resolve
+from txfiles._format import paths
+from txfiles._tree.tree import Node, Tree, kind_of, resolve
 from txfiles.errors import InvalidPathError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from txfiles._fs import FileSystem, Stat
-    from txfiles._journal import Identity, Meta
+    from txfiles._disk.system import FileSystem, Stat
+    from txfiles._format.journal import Identity, Meta
 
 
 class Content(Protocol):
@@ -66,7 +66,7 @@ class View(Generic[C]):
 
     def lay(self, path: bytes, entry: C | Directory | Absent | None) -> None:
         """Lay an entry over a path, or with `None` take it away."""
-        parent, name = _paths.split(path)
+        parent, name = paths.split(path)
         if entry is None:
             self.entries.pop(path, None)
             self._children.get(parent, set()).discard(name)
@@ -108,7 +108,7 @@ class View(Generic[C]):
         if not self.entries:
             return True
         while b"/" in path:
-            path, _ = _paths.split(path)
+            path, _ = paths.split(path)
             entry = self.entries.get(path)
             if entry is not None and not isinstance(entry, Directory):
                 return False
@@ -148,7 +148,7 @@ class View(Generic[C]):
         if path not in self.entries or self.is_directory_on_disk(path):
             names.update(self.tree.listdir(path))
         for name in self._children.get(path, ()):
-            if isinstance(self.entries[_paths.join(path, name)], Absent):
+            if isinstance(self.entries[paths.join(path, name)], Absent):
                 names.discard(name)
             else:
                 names.add(name)
@@ -160,16 +160,14 @@ class View(Generic[C]):
 
     def parent_is_directory(self, path: bytes) -> bool:
         """Every directory above is one in this view."""
-        return all(
-            (node := self.look(above)) is not None and node.kind == "dir" for above in _paths.ancestors(path)[1:]
-        )
+        return all((node := self.look(above)) is not None and node.kind == "dir" for above in paths.ancestors(path)[1:])
 
     def require_directory(self, path: bytes) -> None:
         node = Node("dir") if not path else self.look(path)
         if node is None:
-            raise FileNotFoundError(errno.ENOENT, "no such directory", _paths.decode(path))
+            raise FileNotFoundError(errno.ENOENT, "no such directory", paths.decode(path))
         if node.kind != "dir":
-            raise NotADirectoryError(errno.ENOTDIR, "not a directory", _paths.decode(path))
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", paths.decode(path))
 
     def require_file(self, path: bytes, *, links: bool = False) -> Node:
         """The path is a file (or, with `links`, a symbolic link) of this view."""
@@ -182,16 +180,16 @@ class View(Generic[C]):
 
 def must_be_file(path: bytes, node: Node | None, *, links: bool = False) -> Node:
     if node is None:
-        raise FileNotFoundError(errno.ENOENT, "no such file", _paths.decode(path))
+        raise FileNotFoundError(errno.ENOENT, "no such file", paths.decode(path))
     if node.kind == "dir":
-        raise IsADirectoryError(errno.EISDIR, "is a directory", _paths.decode(path))
+        raise IsADirectoryError(errno.EISDIR, "is a directory", paths.decode(path))
     if node.kind == "special" or (node.kind == "link" and not links):
         raise refuse_special(path)
     return node
 
 
 def refuse_special(path: bytes) -> InvalidPathError:
-    shown = _paths.decode(path)
+    shown = paths.decode(path)
     return InvalidPathError(f"{shown!r} is not a regular file (a device, a FIFO, a socket or a link)", path=shown)
 
 

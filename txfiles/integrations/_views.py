@@ -7,10 +7,12 @@ import io
 import stat
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from txfiles import _fs, _paths, _streams
-from txfiles._question import Question
-from txfiles._reader import Reader as StateReader
-from txfiles._view import Directory
+from txfiles._disk import system
+from txfiles._format import paths
+from txfiles._reading.question import Question
+from txfiles._reading.reader import Reader as StateReader
+from txfiles._tree import streams
+from txfiles._tree.view import Directory
 from txfiles.errors import InvalidPathError
 from txfiles.integrations._files import Reader
 from txfiles.snapshot import _Files
@@ -18,8 +20,8 @@ from txfiles.snapshot import _Files
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from txfiles._fs import Stat
-    from txfiles._view import View
+    from txfiles._disk.system import Stat
+    from txfiles._tree.view import View
 
 T = TypeVar("T")
 Info = dict[str, Any]
@@ -32,7 +34,7 @@ def info(view: View[Any], path: bytes, name: str) -> Info:
     resolved, node = view.find(path, follow_last=False)
     found: Info = {"name": name, "islink": node is not None and node.kind == "link"}
     if node is not None and node.kind == "link":
-        found["destination"] = _paths.decode(node.link)
+        found["destination"] = paths.decode(node.link)
         resolved, node = view.find(path)
     if node is None:
         raise FileNotFoundError(errno.ENOENT, "no such file or directory", name)
@@ -76,7 +78,7 @@ def listing(view: View[Any], path: bytes, name: str) -> list[Info]:
         return [found]
     resolved = view.resolve(path)
     return [
-        _entry(view, _paths.join(resolved, child), f"{name.rstrip('/')}/{_paths.decode(child)}")
+        _entry(view, paths.join(resolved, child), f"{name.rstrip('/')}/{paths.decode(child)}")
         for child in view.listdir(resolved)
     ]
 
@@ -89,7 +91,7 @@ def _entry(view: View[Any], path: bytes, name: str) -> Info:
         node = view.look(path)
         if node is None or node.kind != "link":
             raise
-        return {"name": name, "type": "other", "size": 0, "islink": True, "destination": _paths.decode(node.link)}
+        return {"name": name, "type": "other", "size": 0, "islink": True, "destination": paths.decode(node.link)}
     if found["islink"] and found["type"] == "directory":
         found["type"] = "other"
     return found
@@ -107,7 +109,7 @@ class Committed:
     """The last committed state of `root`, found anew for each question, without the lock."""
 
     def __init__(self, root: str, timeout: float | None, *, durable: bool) -> None:
-        self._root = _paths.encode(root)
+        self._root = paths.encode(root)
         self._timeout = timeout
         self._durable = durable
 
@@ -116,15 +118,15 @@ class Committed:
 
     def open(self, path: bytes) -> Reader:
         """A file of that state; it stays as it is, whatever is committed later."""
-        (file,) = self._begin(_Files(_fs.current(), [path]))
+        (file,) = self._begin(_Files(system.current(), [path]))
         if file is None:
-            raise FileNotFoundError(errno.ENOENT, "no such file", _paths.decode(path))
+            raise FileNotFoundError(errno.ENOENT, "no such file", paths.decode(path))
         if file.data is not None:
             return Reader(io.BytesIO(file.data))
-        return Reader(_streams.reader(_fs.current(), file.fd, text=False))
+        return Reader(streams.reader(system.current(), file.fd, text=False))
 
     def _begin(self, question: Question[T]) -> T:
-        reader = StateReader(_fs.current(), self._root, self._timeout, durable=self._durable)
+        reader = StateReader(system.current(), self._root, self._timeout, durable=self._durable)
         try:
             return reader.begin(question, follow=False)
         finally:

@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise ImportError("the package `fsspec` is missing: pip install 'txfiles[fsspec]'", name=error.name) from error
 
-from txfiles import _layout, _paths
+from txfiles._format import layout, paths
 from txfiles.errors import InvalidPathError
 from txfiles.integrations import _views
 from txfiles.integrations._files import Compressed, Deferred, Reader, Text
@@ -35,8 +35,8 @@ from txfiles.store import FileStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from txfiles._journal import Durability
-    from txfiles._view import View
+    from txfiles._format.journal import Durability
+    from txfiles._tree.view import View
     from txfiles.transaction import FileTransaction
 
 __all__ = ["TxFilesFileSystem", "TxFilesTransaction"]
@@ -156,7 +156,7 @@ class TxFilesFileSystem(AbstractFileSystem):
     def _get_kwargs_from_urls(cls, path: str) -> dict[str, str]:
         """Not as `root`, which fsspec refuses to get twice."""
         here = Path(cls._strip_protocol(path))
-        private = _paths.decode(_layout.PRIVATE)
+        private = paths.decode(layout.PRIVATE)
         for above in (here, *here.parents):
             if (above / private).is_dir():
                 return {"url_root": str(above)}
@@ -199,7 +199,7 @@ class TxFilesFileSystem(AbstractFileSystem):
     # -- reading ------------------------------------------------------------------------------------------------
 
     def _ask(self, query: Callable[[View[Any], bytes, str], T], path: Any) -> T:
-        where = _paths.normalize(self._relative(path), directory=True)
+        where = paths.normalize(self._relative(path), directory=True)
         name = self._strip_protocol(path)
         joined = self._joined()
         if joined is None:
@@ -265,10 +265,10 @@ class TxFilesFileSystem(AbstractFileSystem):
             file = joined.open(where, mode)
             return Reader(file) if mode == "rb" else file
         if mode == "rb":
-            return self._committed.open(_paths.normalize(where))
+            return self._committed.open(paths.normalize(where))
         if mode not in ("wb", "ab", "xb"):
             raise ValueError(f"mode {mode!r} is not one of rb, wb, ab, xb")
-        _paths.normalize(where)
+        paths.normalize(where)
         there = self._type(path)
         if there == "directory":
             raise IsADirectoryError(errno.EISDIR, "is a directory", where)

@@ -7,12 +7,12 @@ import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from txfiles import _fs
+from txfiles._disk import system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from txfiles._fs import FileSystem
+    from txfiles._disk.system import FileSystem
 
 NOT_SYSTEM_CALLS = frozenset(("run_all", "random_id", "boot_id", "pid", "ids", "umask", "on_fork", "absolute"))
 
@@ -77,7 +77,7 @@ def killed_at_call(number: int) -> Iterator[None]:
 
     For a forked child: what it leaves is what a real kill at that step leaves.
     """
-    with _fs.use(FaultyFS(_fs.KernelFS(), kill_at(number))):
+    with system.use(FaultyFS(system.KernelFS(), kill_at(number))):
         yield
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txfiles import recovery
-from txfiles._layout import PRIVATE
+from txfiles._format.layout import PRIVATE
 from txfiles.testing import _explorer, _replay, _report
 from txfiles.testing._killed import content_of, run_and_kill
 from txfiles.testing._scenario import Scenario, quiet

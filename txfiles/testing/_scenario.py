@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from txfiles import _fs
-from txfiles._layout import PERMANENT, PRIVATE
+from txfiles._disk import system
+from txfiles._format.layout import PERMANENT, PRIVATE
 from txfiles.recovery import recover
 from txfiles.testing._simfs import SimFS
 from txfiles.testing._simtree import Options, Tree
@@ -89,7 +89,7 @@ class Scenario:
 
 def run(fs: SimFS, act: Act) -> None:
     """Do something on `fs` with the public API."""
-    with _fs.use(fs):
+    with system.use(fs):
         act(fs)
 
 

@@ -11,7 +11,7 @@ import os
 import random
 from typing import TYPE_CHECKING, Any
 
-from txfiles._rounds import run_here
+from txfiles._disk.rounds import run_here
 from txfiles.testing._simcalls import SimCalls
 from txfiles.testing._simlock import SimLock
 from txfiles.testing._simtree import Options
@@ -20,7 +20,7 @@ from txfiles.testing._survivors import Survivors
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from txfiles._rounds import Job
+    from txfiles._disk.rounds import Job
     from txfiles.testing._simdisk import Disk
 
 KILL = "kill"

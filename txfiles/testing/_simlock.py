@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txfiles._fs import release
-from txfiles._layout import LOCK
-from txfiles._paths import decode
+from txfiles._disk.system import release
+from txfiles._format.layout import LOCK
+from txfiles._format.paths import decode
 from txfiles.errors import ConflictError, LockTimeoutError, NestedTransactionError, TransactionClosedError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from txfiles._layout import PRIVATE
+from txfiles._format.layout import PRIVATE
 from txfiles.testing._simdisk import Disk
 from txfiles.testing._simnode import OWNER, ROOT, XATTRS, Kind, Node
 
