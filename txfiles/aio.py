@@ -19,28 +19,92 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 from txfiles._asyncio.file import AsyncFile
 from txfiles._asyncio.snapshot import AsyncSnapshot
 from txfiles._asyncio.tasks import Turn, run, this_task, turn_at
-from txfiles._asyncio.worker import Job, ServedTransaction, Worker
+from txfiles._asyncio.worker import Job, Worker
+from txfiles._calls.settings import UNSET, check_settings
 from txfiles._disk import system
 from txfiles._format import json, paths
-from txfiles.errors import ConflictError, TransactionClosedError
-from txfiles.transaction import _UNSET, FileTransaction, check_settings
+from txfiles.errors import ConflictError, LockTimeoutError, Outcome, TransactionClosedError, TxFilesError
+from txfiles.transaction import FileTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
-    from txfiles._disk.lock import Owner
+    from txfiles._calls.content import Data
+    from txfiles._calls.settings import Unset
+    from txfiles._commit.home import Home
+    from txfiles._disk.lock import Lock, Owner
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
-    from txfiles.errors import Outcome
-    from txfiles.snapshot import Snapshot
-    from txfiles.transaction import Data, _Unset
+    from txfiles._tree.tree import Tree
 
 __all__ = ["AsyncFile", "AsyncFileTransaction", "AsyncSnapshot"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class ServedTransaction(FileTransaction):
+    """A transaction whose `begin` another thread can stop, and that knows what became of it."""
+
+    outcome: Outcome = "before"
+    id_is_known = False  # outside, where `prepare` was called
+
+    def __init__(
+        self,
+        root: AnyPath,
+        owner: object,
+        checks: Iterable[Callable[[Tree], None]],
+        *,
+        durability: Durability,
+        timeout: float | None,
+        create: bool,
+    ) -> None:
+        super().__init__(root, durability=durability, timeout=timeout, create=create)
+        self._owner = owner
+        self._checks.extend(checks)
+        self._stopped = False
+        self._entering: Lock | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._state not in ("open", "prepared")
+
+    @property
+    def is_prepared(self) -> bool:
+        return self._state == "prepared"
+
+    def stop_waiting(self) -> None:
+        """`begin`, now or later, ends with `LockTimeoutError` unless it is about to succeed."""
+        self._stopped = True
+        if (lock := self._entering) is not None:
+            lock.stop_waiting()
+
+    def _enter(self, home: Home, deadline: float | None) -> str | None:
+        self._entering = home.lock
+        try:
+            if self._stopped:
+                raise LockTimeoutError("nobody waits for the lock any more", path=paths.decode(self._root))
+            return super()._enter(home, deadline)
+        finally:
+            self._entering = None
+
+    def commit(self) -> None:
+        self.outcome = "unknown"
+        try:
+            super().commit()
+        except TxFilesError as error:
+            self.outcome = error.outcome
+            raise
+        self.outcome = "after"
+
+    def leave(self) -> None:
+        """End without a decision: what is open is rolled back; what is prepared stays so, if anybody can decide it."""
+        if self._state == "open" or (self._state == "prepared" and not self.id_is_known):
+            self.rollback()
+        elif self._state == "prepared":
+            self._end(discard=False)
 
 
 class AsyncFileTransaction:
@@ -69,12 +133,12 @@ class AsyncFileTransaction:
         timeout: float | None = 10.0,
         create: bool = False,
     ) -> None:
-        self._worker: Worker | None = None  # first, for __del__
+        self._worker: Worker[ServedTransaction] | None = None  # first, for __del__
         check_settings(durability, timeout)
         given = paths.decode(paths.to_bytes(root))
         self._root = str(Path(given).absolute()) if given else given  # links are resolved in the thread
         self._timeout = timeout
-        self._base: Snapshot | None = None
+        self._checks: list[Callable[[Tree], None]] = []  # as in `FileTransaction`
         self._make = partial(ServedTransaction, self._root, durability=durability, create=create)
         self._turn: Turn | None = None
         self._tx: ServedTransaction | None = None
@@ -112,7 +176,7 @@ class AsyncFileTransaction:
             raise
         try:
             left = None if until is None else max(0.0, until - time.monotonic())
-            make = partial(self._make, owner=owner, base=self._base, timeout=left)
+            make = partial(self._make, owner=owner, checks=self._checks, timeout=left)
             worker = self._worker = Worker(make, system.current().pid())
             try:
                 self._tx = await run(worker, Job(worker.begin), worker.stop_waiting)
@@ -200,7 +264,7 @@ class AsyncFileTransaction:
         if turn is not None:
             turn.leave()
 
-    def _serving(self) -> tuple[Worker, ServedTransaction]:
+    def _serving(self) -> tuple[Worker[ServedTransaction], ServedTransaction]:
         worker, tx = self._worker, self._tx
         if worker is None or tx is None:
             raise TransactionClosedError(f"the transaction has {'not begun' if tx is None else 'ended'}")
@@ -245,14 +309,14 @@ class AsyncFileTransaction:
 
     # -- changing -----------------------------------------------------------------------------------------------
 
-    async def write(self, path: AnyPath, data: Data, *, if_version: str | _Unset | None = _UNSET) -> None:
+    async def write(self, path: AnyPath, data: Data, *, if_version: str | Unset | None = UNSET) -> None:
         """As `FileTransaction.write`. A file object or iterable is read in the thread of the transaction."""
         if isinstance(data, (bytearray, memoryview)):
             data = bytes(data)  # other tasks may change it meanwhile
         await self._call(FileTransaction.write, path, data, if_version=if_version)
 
     async def write_json(
-        self, path: AnyPath, value: Any, *, indent: int | None = 2, if_version: str | _Unset | None = _UNSET
+        self, path: AnyPath, value: Any, *, indent: int | None = 2, if_version: str | Unset | None = UNSET
     ) -> None:
         """As `FileTransaction.write_json`. The value is serialised at once: other tasks may change it meanwhile."""
         data = json.dumps(value, indent, paths.decode(paths.to_bytes(path)))
@@ -300,7 +364,7 @@ class AsyncFileTransaction:
 
 
 class _Savepoint:  # no generator: the finalizer of one needs the event loop
-    def __init__(self, worker: Worker, stack: list[Owner]) -> None:
+    def __init__(self, worker: Worker[ServedTransaction], stack: list[Owner]) -> None:
         self._worker = worker
         self._stack = stack
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
+from txfiles._calls.settings import check_settings
 from txfiles._commit import inventory, two_phase
 from txfiles._commit.home import Home, locate
 from txfiles._commit.recover import recover_locked
@@ -12,7 +13,7 @@ from txfiles._disk import system
 from txfiles._disk.lock import here
 from txfiles._format import paths
 from txfiles.errors import TransactionClosedError
-from txfiles.transaction import check_settings, is_empty_id
+from txfiles.transaction import is_empty_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

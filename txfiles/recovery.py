@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from txfiles._calls.settings import check_settings
 from txfiles._commit import inventory
 from txfiles._commit.evidence import Evidence
 from txfiles._commit.home import Home, locate
@@ -20,7 +21,6 @@ from txfiles._disk import system
 from txfiles._disk.lock import here
 from txfiles._format import layout, paths
 from txfiles.errors import JournalVersionError, RecoveryError
-from txfiles.transaction import check_settings
 
 if TYPE_CHECKING:
     from txfiles._format.paths import AnyPath

@@ -6,20 +6,22 @@ import math
 import random
 import time
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from txfiles import recovery
+from txfiles._calls.settings import check_settings
 from txfiles._commit.home import locate
 from txfiles._disk import system
 from txfiles._format import paths
 from txfiles._reading.lookout import Lookout, unreadable
 from txfiles.errors import ConflictError
 from txfiles.snapshot import Snapshot
-from txfiles.transaction import FileTransaction, check_settings
+from txfiles.transaction import FileTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from txfiles._asyncio.snapshot import Reads
     from txfiles._commit.recover import OnConflict, RecoveryReport
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
@@ -76,11 +78,13 @@ class FileStore:
         >>> with store.transaction(base=snap) as tx:
         ...     tx.write_json("a.json", value)
         """
-        if base is None:
-            return FileTransaction(self._root, durability=self._durability, timeout=self._timeout, create=self._create)
-        return _OptimisticTransaction(self._require_mine(base), self._durability, self._timeout)
+        create = self._create and base is None
+        tx = FileTransaction(self._root, durability=self._durability, timeout=self._timeout, create=create)
+        if base is not None:
+            tx._checks.append(self._require_mine(base).require_unchanged)
+        return tx
 
-    def _require_mine(self, base: Snapshot) -> Snapshot:
+    def _require_mine(self, base: Reads) -> Reads:
         if base.root != self._root:
             raise ValueError(f"the snapshot is of {base.root!r}, not of {self._root!r}")
         return base
@@ -179,7 +183,7 @@ class FileStore:
             self._root, durability=self._durability, timeout=self._timeout, create=self._create and base is None
         )
         if base is not None:
-            tx._base = self._require_mine(base._snapshot)
+            tx._checks.append(self._require_mine(base._snapshot).require_unchanged)
         return tx
 
     def async_snapshot(self, *names: AnyPath) -> AsyncSnapshot:
@@ -228,16 +232,3 @@ def _intervals() -> Iterator[float]:
     while True:
         yield interval
         interval = min(interval * 1.5, _LOOK_MAX)
-
-
-class _OptimisticTransaction(FileTransaction):
-    """A transaction that commits only if what was read through a snapshot is still so."""
-
-    def __init__(self, base: Snapshot, durability: Durability, timeout: float | None) -> None:
-        super().__init__(base.root, durability=durability, timeout=timeout)
-        self._base = base
-
-    def begin(self) -> Self:
-        super().begin()
-        self._staging.checks.append(self._base.require_unchanged)
-        return self

@@ -22,8 +22,8 @@ from tests.support import DEEP
 from tests.support.boundary import nth_call, tree
 from tests.support.procs import child
 from txfiles import AsyncFileTransaction, FileTransaction, rollback_prepared, status
-from txfiles._asyncio.worker import ServedTransaction
 from txfiles._disk import system
+from txfiles.aio import ServedTransaction
 from txfiles.errors import CommitError, LockTimeoutError
 from txfiles.testing._faults import FaultyFS
 

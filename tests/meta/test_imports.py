@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "txfiles"
 
-# The architecture, top to bottom. Modules of one row do not know each other. A package stands for all its modules.
+# The architecture, top to bottom: what users import, then the rooms, each with the modules in it. Modules of one row do
+# not know each other. `integrations` and `testing` stand for all their modules.
 LAYERS = """
     __main__
     cli  integrations
@@ -19,42 +21,66 @@ LAYERS = """
     documents
     store
     aio
-    _async_file  _async_snapshot
-    _tasks
-    _worker
-    snapshot
-    prepared  recovery
-    transaction
-    _reader
-    _question
-    _lookout  _overlay  _two_phase
-    _recover
-    _protocol
-    _durable  _evidence  _inventory
-    _trees  _streams
-    _staging
-    _home  _view
-    _tokens
-    _tree  _metadata  _lock  _json
-    _lockfile
-    _fs
-    _rounds
-    _fsyncs
-    _journal
-    _paths
-    _layout  _digest
+    prepared
+    recovery  snapshot  transaction
+
+    _asyncio.file  _asyncio.snapshot
+    _asyncio.tasks
+    _asyncio.worker
+
+    _reading.reader
+    _reading.question
+    _reading.lookout  _reading.overlay
+
+    _commit.two_phase
+    _commit.recover
+    _commit.protocol
+    _commit.durable  _commit.evidence  _commit.inventory
+    _commit.home
+
+    _calls.changing
+    _calls.reading
+    _calls.session
+    _calls.content  _calls.settings
+
+    _tree.streams  _tree.subtrees
+    _tree.staging
+    _tree.tokens  _tree.view
+    _tree.tree
+
+    _disk.lock  _disk.metadata
+    _disk.lockfile
+    _disk.system
+    _disk.rounds
+    _disk.fsyncs
+
+    _format.digest  _format.journal  _format.json
+    _format.paths
+    _format.layout
+
     errors
 """
 
+# The doors of a room: what the rest of the package may import of it.
+DOORS = {
+    "_format": {"digest", "journal", "json", "layout", "paths"},
+    "_disk": {"lock", "metadata", "rounds", "system"},
+    "_tree": {"staging", "streams", "subtrees", "tokens", "tree", "view"},
+    "_calls": {"changing", "content", "settings"},
+    "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
+    "_reading": {"lookout", "question", "reader"},
+    "_asyncio": {"file", "snapshot", "tasks", "worker"},
+}
+
 # What only these modules may import: the rest reaches it through them.
 ONLY_IN = {
-    "os": {"_fs", "_fsyncs", "_rounds", "testing"},
-    "shutil": {"_fs", "testing"},
-    "fcntl": {"_fs", "testing"},
-    "ctypes": {"_fs", "_fsyncs", "testing"},
-    "filelock": {"_lock"},
-    "orjson": {"_json", "_journal"},
-    "asyncio": {"aio", "_async_file", "_async_snapshot", "_tasks"},
+    "os": {"_disk.system", "_disk.fsyncs", "_disk.rounds", "testing"},
+    "shutil": {"_disk.system", "testing"},
+    "fcntl": {"_disk.system", "testing"},
+    "ctypes": {"_disk.system", "_disk.fsyncs", "testing"},
+    "filelock": {"_disk.lock"},
+    "orjson": {"_format.json", "_format.journal"},
+    "asyncio": {"aio", "_asyncio.file", "_asyncio.snapshot", "_asyncio.tasks"},
     "argparse": {"cli", "testing"},
     "fsspec": {"integrations"},
     "transaction": {"integrations"},
@@ -65,7 +91,9 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def name_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    """The module as in `LAYERS`; the room alone for its `__init__`."""
+    first, *rest = path.relative_to(PACKAGE).with_suffix("").parts
+    return f"{first}.{rest[0]}" if first in DOORS and rest != ["__init__"] else first
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
@@ -83,20 +111,49 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
 
 def inside(name: str) -> str:
     """The module of the package that a dotted name leads to; the package itself for what `__init__` exports."""
-    second = name.split(".")[1] if "." in name else "__init__"
-    return second if second in ROWS else "__init__"
+    first, second, *_ = [*name.split(".")[1:], "", ""]
+    for module in (f"{first}.{second}", first):
+        if module in ROWS:
+            return module
+    return "__init__"
+
+
+def inner(path: Path) -> Iterator[tuple[str, int]]:
+    return ((inside(name), line) for name, line in imports(path) if name.split(".")[0] == "txfiles")
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_go_down(path: Path) -> None:
     here = name_of(path)
+    if here in DOORS:
+        assert not list(imports(path)), "the page of a room imports nothing"
+        return
     assert here in ROWS, f"{here} has no row in LAYERS"
     wrong = [
-        f"{path.name}:{line} imports {name}"
-        for name, line in imports(path)
-        if name.split(".")[0] == "txfiles" and inside(name) != here and ROWS[inside(name)] <= ROWS[here]
+        f"{path.name}:{line} imports {name}" for name, line in inner(path) if name != here and ROWS[name] <= ROWS[here]
     ]
     assert not wrong
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_room_is_entered_through_its_doors(path: Path) -> None:
+    here = name_of(path).partition(".")[0]
+    wrong = []
+    for name, line in inner(path):
+        room, _, module = name.partition(".")
+        if room != here and module and module not in DOORS[room]:
+            wrong.append(f"{path.name}:{line} imports {name}")
+    assert not wrong
+
+
+def test_every_room_has_its_page_and_its_place() -> None:
+    rooms = [name.partition(".")[0] for name in ROWS if "." in name]
+    assert list(dict.fromkeys(rooms)) == [room for room, _ in itertools.groupby(rooms)], "a room is one block"
+    assert set(rooms) == set(DOORS)
+    for room in DOORS:
+        text = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text())) or ""
+        assert "May know" in text
+        assert "Begin with" in text
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -112,16 +169,17 @@ def test_what_only_some_may_import(path: Path) -> None:
 
 def test_the_check_sees_every_form_of_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
-    module = tmp_path / "_fs.py"
+    (tmp_path / "_disk").mkdir()
+    module = tmp_path / "_disk" / "system.py"
     module.write_text(
         "import txfiles.cli\n"
         "from txfiles import store, FileStore\n"
-        "from . import _lock\n"
-        "from ._tree import Tree\n"
+        "from .lock import RootLock\n"
+        "from txfiles._tree.tree import Tree\n"
         "from txfiles.testing.sim import SimFS\n"
         "def f():\n"
         "    import os.path\n"
     )
     found = [name for name, _ in imports(module)]
-    assert [inside(name) for name in found[:-1]] == ["cli", "store", "__init__", "_lock", "_tree", "testing"]
+    assert [inside(name) for name in found[:-1]] == ["cli", "store", "__init__", "_disk.lock", "_tree.tree", "testing"]
     assert found[-1] == "os.path"

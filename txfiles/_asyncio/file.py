@@ -23,7 +23,7 @@ T = TypeVar("T")
 class AsyncFile(Generic[AnyStr]):
     """A file of an `AsyncFileTransaction`, opened by `async with` or `await`; the modes and rules of its `open`."""
 
-    def __init__(self, worker: Worker, path: AnyPath, mode: str) -> None:
+    def __init__(self, worker: Worker[Any], path: AnyPath, mode: str) -> None:
         self._worker = worker
         self._path = path
         self._mode = mode

@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
-
-from txfiles.snapshot import Snapshot
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
     from txfiles._format.paths import AnyPath
+    from txfiles._tree.tree import Tree
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Reads(Protocol):
+    """A snapshot, as far as its twin has to know it."""
+
+    @property
+    def root(self) -> str: ...
+    @property
+    def state_version(self) -> str: ...
+    def __enter__(self) -> object: ...
+    def close(self) -> None: ...
+    def read(self, path: AnyPath) -> bytes: ...
+    def read_text(self, path: AnyPath) -> str: ...
+    def read_json(self, path: AnyPath) -> Any: ...
+    def exists(self, path: AnyPath) -> bool: ...
+    def listdir(self, path: AnyPath = ".") -> list[str]: ...
+    def glob(self, pattern: str | bytes) -> list[str]: ...
+    def version(self, path: AnyPath) -> str | None: ...
+    def require_unchanged(self, tree: Tree) -> None: ...
 
 
 class AsyncSnapshot:
@@ -30,7 +48,7 @@ class AsyncSnapshot:
     ({'generation': 1, 'parts': [1, 2]}, {'generation': 1})
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Reads) -> None:
         self._snapshot = snapshot
         self._loop: asyncio.AbstractEventLoop | None = None
         self._left = False
@@ -82,34 +100,34 @@ class AsyncSnapshot:
         else:
             self._snapshot.close()
 
-    async def _call(self, function: Callable[Concatenate[Snapshot, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        call = partial(function, self._snapshot, *args, **kwargs)
+    async def _call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        call = partial(function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(None, call)
 
     async def read(self, path: AnyPath) -> bytes:
         """As `Snapshot.read`."""
-        return await self._call(Snapshot.read, path)
+        return await self._call(self._snapshot.read, path)
 
     async def read_text(self, path: AnyPath) -> str:
         """As `Snapshot.read_text`."""
-        return await self._call(Snapshot.read_text, path)
+        return await self._call(self._snapshot.read_text, path)
 
     async def read_json(self, path: AnyPath) -> Any:
         """As `Snapshot.read_json`."""
-        return await self._call(Snapshot.read_json, path)
+        return await self._call(self._snapshot.read_json, path)
 
     async def exists(self, path: AnyPath) -> bool:
         """As `Snapshot.exists`."""
-        return await self._call(Snapshot.exists, path)
+        return await self._call(self._snapshot.exists, path)
 
     async def listdir(self, path: AnyPath = ".") -> list[str]:
         """As `Snapshot.listdir`."""
-        return await self._call(Snapshot.listdir, path)
+        return await self._call(self._snapshot.listdir, path)
 
     async def glob(self, pattern: str | bytes) -> list[str]:
         """As `Snapshot.glob`."""
-        return await self._call(Snapshot.glob, pattern)
+        return await self._call(self._snapshot.glob, pattern)
 
     async def version(self, path: AnyPath) -> str | None:
         """As `Snapshot.version`."""
-        return await self._call(Snapshot.version, path)
+        return await self._call(self._snapshot.version, path)

@@ -6,7 +6,7 @@ import asyncio
 import weakref
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from txfiles._disk import lock, system
 from txfiles._disk.lock import Owner
@@ -103,7 +103,7 @@ def turn_at(root: str) -> Turn:
     return turns.setdefault(root, Turn(loop, root))
 
 
-async def run(worker: Worker, job: Job[T], stop: Callable[[], None] = lambda: None) -> T:
+async def run(worker: Worker[Any], job: Job[T], stop: Callable[[], None] = lambda: None) -> T:
     """Have the worker do a job. Who is cancelled meanwhile calls `stop`, and goes on when the job is finished."""
     if worker.pid != system.current().pid():
         raise TransactionClosedError("the transaction belongs to the process that began it")

@@ -6,90 +6,34 @@ import atexit
 import threading
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import IO, TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
-from txfiles._format import paths
-from txfiles.errors import LockTimeoutError, Outcome, TransactionClosedError, TxFilesError
-from txfiles.transaction import FileTransaction
+from txfiles.errors import TransactionClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from txfiles._commit.home import Home
-    from txfiles._disk.lock import Lock
-    from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
-    from txfiles.snapshot import Snapshot
 
 T = TypeVar("T")
 
-_running: set[Worker] = set()
+_running: set[Worker[Any]] = set()
 
 
-class ServedTransaction(FileTransaction):
-    """A transaction whose `begin` another thread can stop, and that knows what became of it."""
-
-    outcome: Outcome = "before"
-    id_is_known = False  # outside, where `prepare` was called
-
-    def __init__(
-        self,
-        root: AnyPath,
-        owner: object,
-        base: Snapshot | None,
-        *,
-        durability: Durability,
-        timeout: float | None,
-        create: bool,
-    ) -> None:
-        super().__init__(root, durability=durability, timeout=timeout, create=create)
-        self._owner = owner
-        self._base = base
-        self._stopped = False
-        self._entering: Lock | None = None
+class Served(Protocol):
+    """The transaction of a thread, as far as the thread has to know it."""
 
     @property
-    def ended(self) -> bool:
-        return self._state not in ("open", "prepared")
+    def ended(self) -> bool: ...
+    def begin(self) -> object: ...
+    def stop_waiting(self) -> None: ...
+    def leave(self) -> None: ...
+    def open(self, path: AnyPath, mode: str) -> IO[Any]: ...
+    def savepoint(self) -> AbstractContextManager[None]: ...
 
-    @property
-    def is_prepared(self) -> bool:
-        return self._state == "prepared"
 
-    def stop_waiting(self) -> None:
-        """`begin`, now or later, ends with `LockTimeoutError` unless it is about to succeed."""
-        self._stopped = True
-        if (lock := self._entering) is not None:
-            lock.stop_waiting()
-
-    def _enter(self, home: Home, deadline: float | None) -> str | None:
-        self._entering = home.lock
-        try:
-            if self._stopped:
-                raise LockTimeoutError("nobody waits for the lock any more", path=paths.decode(self._root))
-            waiting = super()._enter(home, deadline)
-        finally:
-            self._entering = None
-        if waiting is None and self._base is not None:
-            self._staging.checks.append(self._base.require_unchanged)
-        return waiting
-
-    def commit(self) -> None:
-        self.outcome = "unknown"
-        try:
-            super().commit()
-        except TxFilesError as error:
-            self.outcome = error.outcome
-            raise
-        self.outcome = "after"
-
-    def leave(self) -> None:
-        """End without a decision: what is open is rolled back; what is prepared stays so, if anybody can decide it."""
-        if self._state == "open" or (self._state == "prepared" and not self.id_is_known):
-            self.rollback()
-        elif self._state == "prepared":
-            self._end(discard=False)
+S = TypeVar("S", bound=Served)
 
 
 class Job(Generic[T]):
@@ -129,15 +73,15 @@ class Job(Generic[T]):
         return cast("T", self.value)
 
 
-class Worker:
+class Worker(Generic[S]):
     """A thread for the transaction that `make` returns, from its `begin` on.
 
     Daemonic, because it must not keep a program alive whose event loop was abandoned; at the interpreter's exit the
     call that runs comes to its end, and the transaction is rolled back.
     """
 
-    def __init__(self, make: Callable[[], ServedTransaction], pid: int) -> None:
-        self.tx: ServedTransaction | None = None
+    def __init__(self, make: Callable[[], S], pid: int) -> None:
+        self.tx: S | None = None
         self.pid = pid
         self.ended = False
         self._make = make
@@ -187,7 +131,7 @@ class Worker:
                 if (job := self._jobs.get_nowait()) is not None:
                     job.refuse()
 
-    def begin(self) -> ServedTransaction:
+    def begin(self) -> S:
         tx = self.tx = self._make()
         if self._stopped:
             tx.stop_waiting()

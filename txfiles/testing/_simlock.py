@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from txfiles._disk.system import release
+from txfiles._disk.system import FileSystem, release
 from txfiles._format.layout import LOCK
 from txfiles._format.paths import decode
 from txfiles.errors import ConflictError, LockTimeoutError, NestedTransactionError, TransactionClosedError
 
-if TYPE_CHECKING:
-    from txfiles.testing._simfs import SimFS
+
+class LockingFS(FileSystem, Protocol):
+    """A file system that knows who has which lock, by inode."""
+
+    locks: dict[int, SimLock]
 
 
 class SimLock:
     """Makes the lock file where it is missing, as the real lock does, but never waits: simulated time does not pass."""
 
-    def __init__(self, fs: SimFS, private_fd: int, root: bytes) -> None:
+    def __init__(self, fs: LockingFS, private_fd: int, root: bytes) -> None:
         self._fs = fs
         self._private_fd = private_fd
         self._path = decode(root)

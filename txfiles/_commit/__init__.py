@@ -1,0 +1,6 @@
+"""The protocol: how a staged change becomes the state of a root, and how recovery ends one that was cut off.
+
+May know: `_tree`. Begin with the head of `protocol`: the guarantee, the invariants, the decision table. `home` is an
+open root, `durable` the sync rounds, `evidence` what the disk says about a transaction, `inventory` what lies in the
+private directory, `recover` the decisions, `two_phase` the wait for somebody else's.
+"""
