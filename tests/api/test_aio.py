@@ -50,7 +50,8 @@ def outcome(tx: AsyncFileTransaction) -> str:
 
 
 def public(cls: type) -> dict[str, Any]:
-    return {name: value for name, value in vars(cls).items() if not name.startswith("_")}
+    members = [vars(base) for base in reversed(cls.__mro__) if base.__module__.startswith("txfiles.")]
+    return {name: value for own in members for name, value in own.items() if not name.startswith("_")}
 
 
 @pytest.mark.parametrize(

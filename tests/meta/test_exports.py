@@ -48,7 +48,9 @@ def test_every_public_method_has_a_docstring(name: str) -> None:
     cls = getattr(txfiles, name)
     bare = [
         member
-        for member, value in vars(cls).items()
+        for base in cls.__mro__
+        if base.__module__.startswith("txfiles.")
+        for member, value in vars(base).items()
         if not member.startswith("_") and (callable(value) or isinstance(value, property)) and not inspect.getdoc(value)
     ]
     assert not bare
