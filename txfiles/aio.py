@@ -316,10 +316,18 @@ class AsyncFileTransaction:
         await self._call(FileTransaction.write, path, data, if_version=if_version)
 
     async def write_json(
-        self, path: AnyPath, value: Any, *, indent: int | None = 2, if_version: str | Unset | None = UNSET
+        self,
+        path: AnyPath,
+        value: Any,
+        *,
+        indent: int | str | None = 2,
+        default: Callable[[Any], Any] | None = None,
+        option: int | None = None,
+        if_version: str | Unset | None = UNSET,
     ) -> None:
         """As `FileTransaction.write_json`. The value is serialised at once: other tasks may change it meanwhile."""
-        data = json.dumps(value, indent, paths.decode(paths.to_bytes(path)))
+        shown = paths.decode(paths.to_bytes(path))
+        data = json.dumps(value, indent, shown, default=default, option=option)
         await self._call(FileTransaction.write, path, data, if_version=if_version)
 
     @overload

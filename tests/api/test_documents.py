@@ -182,7 +182,7 @@ def test_defaults_must_be_json(root: Path) -> None:
         JsonDocuments(root, {"state": {1, 2}})
     assert caught.value.path == "state.json"
     with pytest.raises(ValueError, match="indent"):
-        JsonDocuments(root, {"state": 1}, indent=4)
+        JsonDocuments(root, {"state": 1}, indent=-1)
 
 
 def test_a_missing_root(tmp_path: Path, watch: Callable[[Path], Path]) -> None:

@@ -14,7 +14,7 @@ from txfiles._tree import streams, subtrees
 from txfiles._tree.staging import ABSENT, Place, Staging, require_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from txfiles._calls.content import Data
     from txfiles._format.paths import AnyPath
@@ -51,15 +51,24 @@ class Changing(Reading):
         path: AnyPath,
         value: Any,
         *,
-        indent: int | None = 2,
+        indent: int | str | None = 2,
+        default: Callable[[Any], Any] | None = None,
+        option: int | None = None,
         if_version: str | Unset | None = UNSET,
     ) -> None:
-        """Stage a JSON document: UTF-8, indented by 2 (or compact with `indent=None`), with a final newline.
+        """Stage a JSON document: UTF-8, with a final newline.
+
+        Args:
+            indent: spaces for each level, or the white space itself; `None` for one line.
+            default: called with a value of a type that JSON has not; returns one to be written in its place.
+            option: of orjson, such as `orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY`.
 
         Dates, UUIDs, enums and dataclasses are written as orjson does. Raises `DocumentError` for NaN, infinities,
         integers beyond 64 bits, keys that are not strings, lone surrogates, and other types; nothing is staged then.
         """
-        self.write(path, json.dumps(value, indent, paths.decode(paths.to_bytes(path))), if_version=if_version)
+        shown = paths.decode(paths.to_bytes(path))
+        data = json.dumps(value, indent, shown, default=default, option=option)
+        self.write(path, data, if_version=if_version)
 
     @overload
     def open(self, path: AnyPath, mode: Literal["r", "w", "a", "x"] = "r") -> IO[str]: ...

@@ -6,27 +6,61 @@ import dataclasses
 import enum
 import math
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txfiles.errors import DocumentError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Default = Callable[[Any], Any] | None
+    Indent = int | str | None
+
+_BOM = b"\xef\xbb\xbf"
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_MARGIN = re.compile(rb"^(?:  )+", re.MULTILINE)
 
 
-def dumps(value: Any, indent: int | None, shown: str) -> bytes:
-    """Serialise. Raises `DocumentError` for what JSON cannot hold or would hold as something else."""
-    if indent not in (None, 2):
-        raise ValueError(f"indent is 2 or None, not {indent!r}")
+def dumps(value: Any, indent: Indent, shown: str, *, default: Default = None, option: int | None = None) -> bytes:
+    """Serialise. Raises `DocumentError` for what JSON cannot hold or would hold as something else.
+
+    `indent` is that of the standard library's `json.dumps`, `default` and `option` are those of `orjson.dumps`.
+    """
     import orjson
 
-    option = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if indent else 0)
+    unit = check_indent(indent)
+    option = option or 0
+    made: list[Any] = []
+
+    def hook(item: Any) -> Any:
+        assert default is not None
+        made.append(default(item))
+        return made[-1]
+
+    flags = option | orjson.OPT_APPEND_NEWLINE | (0 if unit is None else orjson.OPT_INDENT_2)
     try:
-        data = orjson.dumps(value, option=option)
+        data = orjson.dumps(value, None if default is None else hook, flags)
     except (TypeError, ValueError, RecursionError) as error:
-        raise DocumentError(f"{shown!r} cannot be written as JSON: {error}", path=shown) from None
-    if b"null" in data and (bad := _not_finite(value)) is not None:  # orjson writes NaN and infinities as null
+        why = f"{error}" if error.__cause__ is None else f"{error}: {error.__cause__}"
+        raise DocumentError(f"{shown!r} cannot be written as JSON: {why}", path=shown) from None
+    if b"null" in data and (bad := _not_finite([value, made])) is not None:  # orjson writes NaN and infinities as null
         raise DocumentError(f"{shown!r} cannot be written as JSON: {bad!r} is not a JSON number", path=shown)
-    return data
+    if option & orjson.OPT_NON_STR_KEYS and (twice := _key_twice(data)) is not None:
+        raise DocumentError(f"{shown!r} cannot be written as JSON: {twice!r} would be a key twice", path=shown)
+    if unit is None or unit == b"  ":
+        return data
+    return _MARGIN.sub(lambda margin: unit * (len(margin[0]) // 2), data)
+
+
+def check_indent(indent: Indent) -> bytes | None:
+    """What a line is indented by for each level; `None` for one line. Raises `ValueError`."""
+    if indent is None:
+        return None
+    if isinstance(indent, str) and not indent.strip(" \t"):
+        return indent.encode()
+    if isinstance(indent, int) and not isinstance(indent, bool) and indent >= 0:
+        return b" " * indent
+    raise ValueError(f"indent is a number of spaces, a str of blanks and tabs, or None; not {indent!r}")
 
 
 def _not_finite(value: Any) -> float | None:
@@ -44,13 +78,33 @@ def _not_finite(value: Any) -> float | None:
             todo.append(item.value)
         elif dataclasses.is_dataclass(item) and not isinstance(item, type):
             todo.extend(getattr(item, f.name) for f in dataclasses.fields(item))
+        elif type(item).__module__ == "numpy":  # arrays and numbers, with OPT_SERIALIZE_NUMPY
+            todo.append(item.tolist())
     return None
 
 
+def _key_twice(data: bytes) -> str | None:
+    """A key that one object has twice: 1 and "1" become the same."""
+    import json
+
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                found.append(key)
+            seen.add(key)
+
+    json.loads(data, object_pairs_hook=look)
+    return found[0] if found else None
+
+
 def loads(data: bytes, shown: str) -> Any:
-    """Parse. Raises `DocumentError` with the path. Integers of any size stay exact integers."""
+    """Parse. Raises `DocumentError` with the path. Integers of any size stay exact; a byte order mark is no content."""
     import orjson
 
+    data = data.removeprefix(_BOM)
     try:
         if _LONG_NUMBER.search(data):
             return _loads_exactly(data)
