@@ -1,4 +1,4 @@
-"""Recovery: decides by the table at the head of `_protocol`, and does it with the steps of `_protocol`.
+"""Recovery: decides by the table at the head of `protocol`, and does it with the steps of `protocol`.
 
 REQUIRES everywhere: the lock. Crash-safe and idempotent: killed at any step, the next run ends in the same state.
 """

@@ -77,7 +77,7 @@ def here() -> Owner:
     return Owner(threading.current_thread(), task_of_this_thread())
 
 
-task_of_this_thread: Callable[[], object] = lambda: None  # noqa: E731 (`_tasks` puts the one that knows asyncio here)
+task_of_this_thread: Callable[[], object] = lambda: None  # noqa: E731 (`_asyncio.tasks` puts the one that knows asyncio here)
 
 
 class Lock(Protocol):

@@ -1,4 +1,4 @@
-"""The lock file: how it is opened, made and shared. Who has the lock is the business of `_lock`."""
+"""The lock file: how it is opened, made and shared. Who has the lock is the business of `lock`."""
 
 from __future__ import annotations
 

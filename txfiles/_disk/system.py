@@ -49,7 +49,7 @@ class FileSystem(Protocol):
     """The calls. Each may raise `OSError`; those that change a directory are not durable until `sync_dir` (A2)."""
 
     lock_factory: Callable[..., object] | None
-    """Makes the writers' lock instead of `_lock.RootLock`, for a file system that the kernel does not know."""
+    """Makes the writers' lock instead of `lock.RootLock`, for a file system that the kernel does not know."""
 
     def absolute(self, path: bytes) -> bytes: ...
     def open_dir(self, at: int | None, name: bytes, *, follow: bool = False) -> int: ...

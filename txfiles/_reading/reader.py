@@ -7,7 +7,7 @@ T.committed HEAD. A *look* is a list of those journals, and then the identity of
     R2  An answer counts if the look after it is the one before it, and the question asked again has the same answer: a
         commit that ended in between has replaced HEAD, one that is under way has a journal, and of one that was undone
         nothing is found again. HEAD is kept open, so that its inode number cannot come back meanwhile.
-    R3  A journal under way is laid over the tree (`_overlay`): after it, if it is one of R1, or else before it. What
+    R3  A journal under way is laid over the tree (`overlay`): after it, if it is one of R1, or else before it. What
         is laid there is part of the look.
     R4  Later commits are followed as long as none is missed. What they changed has expired.
     R5  A root that is known to be at rest stays so while its private directory has the same mtime: a transaction

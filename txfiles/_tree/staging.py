@@ -1,6 +1,6 @@
 """The staged view: the tree as it would be after the commit, and what a commit has to do to make it so.
 
-Every path here is resolved: without symbolic links, as `_tree.resolve` returns it.
+Every path here is resolved: without symbolic links, as `tree.resolve` returns it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A view of the tree: what is on disk, with entries laid over it that change, hide or add some of its paths.
 
-Every path here is resolved: without symbolic links, as `_tree.resolve` returns it.
+Every path here is resolved: without symbolic links, as `tree.resolve` returns it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import DEEP
-from tests.unit.test_paths import normal
+from tests.unit.format.test_paths import normal
 from txfiles._format import journal as _journal
 from txfiles._format import layout
 from txfiles._format import paths as _paths
