@@ -279,9 +279,10 @@ def test_a_document_looks_as_expected(root: Path, indent: Any, text: str) -> Non
     assert (root / "default").read_bytes().startswith(b'{\n  "k"')
 
 
-def test_the_indent_is_two_or_none(root: Path) -> None:
-    with FileTransaction(root) as tx, pytest.raises(ValueError, match="indent is 2 or None"):
-        tx.write_json("a", {}, indent=4)
+@pytest.mark.parametrize("indent", [-1, True, 2.0, "  x"])
+def test_what_is_no_indent(root: Path, indent: Any) -> None:
+    with FileTransaction(root) as tx, pytest.raises(ValueError, match="indent is a number of spaces"):
+        tx.write_json("a", {}, indent=indent)
     assert tree(root) == {}
 
 
