@@ -48,7 +48,12 @@ def test_the_source_distribution_can_be_tested(built: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.removeprefix(f"{NAME}/") for name in archive.getnames()}
     assert {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "txfiles/py.typed"} <= names
-    assert {"tests/conftest.py", "tests/unit/format/test_paths.py", "docs/protocol.md", "examples/context_manager.py"} <= names
+    assert {
+        "tests/conftest.py",
+        "tests/unit/format/test_paths.py",
+        "docs/protocol.md",
+        "examples/context_manager.py",
+    } <= names
     assert not any("__pycache__" in name or name.startswith((".git/", ".hypothesis")) for name in names)
 
 

@@ -60,9 +60,9 @@ from txfiles._commit.evidence import Evidence, same_inode
 from txfiles._commit.inventory import read_head
 from txfiles._disk import metadata
 from txfiles._disk.system import write_all
+from txfiles._format import journal as codec
 from txfiles._format import layout, paths
-from txfiles._format.journal import Durability, Head, Journal, Operation, encode
-from txfiles._format.journal import taint as taint_note
+from txfiles._format.journal import Durability, Head, Journal, Operation
 from txfiles.errors import (
     CommitError,
     CommitOutcomeUnknownError,
@@ -146,7 +146,7 @@ def _write_intent(
             dirs=_directories(home, operations),
             two_phase=two_phase,
         )
-        write_all(fs, fd, encode(journal))
+        write_all(fs, fd, codec.encode(journal))
         if durability == "full":
             fs.start_writeback(fd)
     finally:
@@ -634,7 +634,7 @@ def taint(home: Home, journal: Journal, state: State) -> None:
     with suppress(OSError):  # the error that led here is the one to raise; this note is only for the page cache
         fd = home.fs.open_append(home.private_fd, layout.journal(journal.tid, state))
         try:
-            write_all(home.fs, fd, taint_note(home.fs.boot_id()))
+            write_all(home.fs, fd, codec.taint(home.fs.boot_id()))
         finally:
             home.fs.close(fd)
 
