@@ -23,7 +23,7 @@ from txfiles._asyncio.worker import Job, Worker
 from txfiles._calls.settings import UNSET, check_settings
 from txfiles._disk import system
 from txfiles._format import json, paths
-from txfiles.errors import ConflictError, LockTimeoutError, Outcome, TransactionClosedError, TxFilesError
+from txfiles.errors import ConflictError, LockTimeoutError, Outcome, TransactionClosedError
 from txfiles.transaction import FileTransaction
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from txfiles._calls.content import Data
+    from txfiles._calls.plan import Plan
     from txfiles._calls.settings import Unset
     from txfiles._commit.home import Home
     from txfiles._disk.lock import Lock, Owner
@@ -46,9 +47,8 @@ T = TypeVar("T")
 
 
 class ServedTransaction(FileTransaction):
-    """A transaction whose `begin` another thread can stop, and that knows what became of it."""
+    """A transaction whose `begin` another thread can stop."""
 
-    outcome: Outcome = "before"
     id_is_known = False  # outside, where `prepare` was called
 
     def __init__(
@@ -89,15 +89,6 @@ class ServedTransaction(FileTransaction):
             return super()._enter(home, deadline)
         finally:
             self._entering = None
-
-    def commit(self) -> None:
-        self.outcome = "unknown"
-        try:
-            super().commit()
-        except TxFilesError as error:
-            self.outcome = error.outcome
-            raise
-        self.outcome = "after"
 
     def leave(self) -> None:
         """End without a decision: what is open is rolled back; what is prepared stays so, if anybody can decide it."""
@@ -362,6 +353,18 @@ class AsyncFileTransaction:
     async def mkdir(self, path: AnyPath) -> None:
         """As `FileTransaction.mkdir`."""
         await self._call(FileTransaction.mkdir, path)
+
+    async def plan(self) -> Plan:
+        """As `FileTransaction.plan`."""
+        return await self._call(FileTransaction.plan)
+
+    async def on_commit(self, call: Callable[[], object]) -> None:
+        """As `FileTransaction.on_commit`; it is called in the thread of the transaction."""
+        await self._call(FileTransaction.on_commit, call)
+
+    async def on_rollback(self, call: Callable[[], object]) -> None:
+        """As `FileTransaction.on_rollback`; it is called in the thread of the transaction."""
+        await self._call(FileTransaction.on_rollback, call)
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
         """As `FileTransaction.savepoint`. What other tasks stage meanwhile in the same transaction belongs to it.

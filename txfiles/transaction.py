@@ -11,6 +11,7 @@ from txfiles._calls.changing import Changing
 from txfiles._calls.settings import check_settings
 from txfiles._commit import two_phase
 from txfiles._commit.home import Home, locate
+from txfiles._commit.inventory import read_head
 from txfiles._commit.protocol import Commit, prepare, run_to_end
 from txfiles._commit.recover import ensure_format, recover_locked, rests
 from txfiles._disk import system
@@ -18,7 +19,7 @@ from txfiles._disk.lock import here
 from txfiles._format import paths
 from txfiles._tree.staging import Staging
 from txfiles._tree.tokens import Tokens
-from txfiles.errors import LockTimeoutError, TransactionClosedError, TxFilesError
+from txfiles.errors import LockTimeoutError, SettleError, TransactionClosedError, TxFilesError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from txfiles._format.journal import Durability, Journal
     from txfiles._format.paths import AnyPath
     from txfiles._tree.tree import Tree
+    from txfiles.errors import Outcome
 
 __all__ = ["FileTransaction"]
 
@@ -128,32 +130,47 @@ class FileTransaction(Changing):
         changed, `SettleError` when all has, `CommitOutcomeUnknownError` when recovery has to decide. Whatever
         happens, the transaction has ended and the lock is free. After `prepare` see there.
         """
-        self._require_mine()
-        with self._mutex:
-            if self._state == "prepared":
-                self._decide(two_phase.commit)
-                return
-            self._require_open()
-            self._refuse_open_savepoint()
-            try:
-                self._refuse_open_files()
-                journal = prepare(self._home, self._staging, self._durability)
-                if journal is not None:
-                    Commit(self._home, journal)()
-            except BaseException as failure:
-                self._end_interrupted(failure)
-                raise
-            self._end(discard=False)
+        self._finish(self._commit)
+
+    def _commit(self) -> None:
+        if self._state == "prepared":
+            self._decide(two_phase.commit, "after")
+            return
+        self._require_open()
+        self._refuse_open_savepoint()
+        try:
+            self._outcome = "unknown"
+            self._refuse_open_files()
+            journal = prepare(self._home, self._staging, self._durability)
+            if journal is not None:
+                Commit(self._home, journal)()
+            self._outcome = "after"
+        except BaseException as failure:
+            self._end_interrupted(failure)
+            raise
+        self._end(discard=False)
 
     def rollback(self) -> None:
         """Forget everything that was staged, or prepared. Nothing on disk has changed; the lock is free."""
+        self._finish(self._roll_back)
+
+    def _roll_back(self) -> None:
+        if self._state == "prepared":
+            self._decide(two_phase.roll_back, "before")
+            return
+        self._require_open()
+        self._end(discard=True)
+
+    def _finish(self, end: Callable[[], None], why: BaseException | None = None) -> None:
+        """End it; then, without the lock, tell those who asked to be told."""
         self._require_mine()
-        with self._mutex:
-            if self._state == "prepared":
-                self._decide(two_phase.roll_back)
-                return
-            self._require_open()
-            self._end(discard=True)
+        try:
+            with self._mutex:
+                end()
+        except BaseException as failure:
+            self._call_back(failure)
+            raise
+        self._call_back(why)
 
     @property
     def transaction_id(self) -> str:
@@ -205,18 +222,26 @@ class FileTransaction(Changing):
                 raise
             return self._tokens.tid if self._journal is not None else self._tokens.tid + _EMPTY
 
-    def _decide(self, end: Callable[[Home, Journal], None]) -> None:
+    def _decide(self, end: Callable[[Home, Journal], None], outcome: Outcome) -> None:
+        self._outcome = "unknown"
         try:
             if self._journal is not None:
                 self._home.require_in_place()
                 end(self._home, self._journal)
+            self._outcome = outcome
+        except SettleError:
+            self._outcome = "after"
+            raise
         finally:
             self._end(discard=False)
 
     def _end_interrupted(self, failure: BaseException) -> None:
         """End after a failure. An interrupt can come between two steps, too: there recovery goes on."""
+        cause = failure if isinstance(failure, Exception) else failure.__cause__
         try:
-            if not isinstance(failure, Exception) and failure.__cause__ is None:
+            if cause is not None:
+                self._outcome = getattr(cause, "outcome", "before")
+            elif self._outcome == "unknown":
                 with suppress(OSError, TxFilesError):  # then the next transaction does it
                     run_to_end(self._bring_to_rest)
         finally:
@@ -226,6 +251,8 @@ class FileTransaction(Changing):
         self._tokens.drop()
         if not rests(self._home):
             recover_locked(self._home, durable=self._durability == "full")
+        head = read_head(self._home)
+        self._outcome = "after" if head is not None and head.tid == self._tokens.tid else "before"
 
     def _end(self, *, discard: bool) -> None:
         def end() -> None:
@@ -265,7 +292,7 @@ class FileTransaction(Changing):
                 self.commit()
                 return
             try:
-                self.rollback()
+                self._finish(self._roll_back, error)
             except OSError as failed:
                 error.add_note(f"txfiles: rolled back, but staged files could not be removed: {failed}")
         finally:  # an interrupt may have come before any of it

@@ -41,7 +41,7 @@ LAYERS = """
     _calls.changing
     _calls.reading
     _calls.session
-    _calls.content  _calls.settings
+    _calls.content  _calls.plan  _calls.settings
 
     _tree.streams  _tree.subtrees
     _tree.staging
@@ -66,7 +66,7 @@ DOORS = {
     "_format": {"digest", "journal", "json", "layout", "paths"},
     "_disk": {"lock", "metadata", "rounds", "system"},
     "_tree": {"staging", "streams", "subtrees", "tokens", "tree", "view"},
-    "_calls": {"changing", "content", "settings"},
+    "_calls": {"changing", "content", "plan", "settings"},
     "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
     "_reading": {"lookout", "question", "reader"},
     "_asyncio": {"file", "snapshot", "tasks", "worker"},

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Literal, overload
 
 from txfiles._calls.content import chunks_of
+from txfiles._calls.plan import Plan, change_of
 from txfiles._calls.reading import Reading
 from txfiles._calls.settings import UNSET, Unset
 from txfiles._format import json, paths
@@ -194,7 +195,26 @@ class Changing(Reading):
     def savepoint(self) -> Iterator[None]:
         """A part of the transaction: an exception inside undoes what was staged inside, and propagates."""
         with self._call() as staging, staging.step():
-            yield
+            mark = len(self._callbacks)
+            try:
+                yield
+            except BaseException:
+                self._undo_callbacks(mark)
+                raise
+
+    def plan(self) -> Plan:
+        """What a commit would change now, and nothing else; nothing is changed by asking.
+
+        Raises what `commit` raises where something that was staged cannot be done as things are. `str()` of it is a
+        line for each change.
+
+        >>> with FileTransaction(root) as tx:
+        ...     tx.write("new.txt", "content")
+        ...     print(tx.plan())
+        create new.txt (7 bytes)
+        """
+        with self._call() as staging:
+            return Plan(map(change_of, staging.plan()))
 
     def _target(self, staging: Staging, path: AnyPath) -> Place:
         """Where a file is to be written: absent, or regular and not write-protected."""

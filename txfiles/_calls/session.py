@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from txfiles._disk import system
 from txfiles.errors import CommitError, TransactionClosedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from txfiles._tree.staging import Staging
     from txfiles._tree.tokens import Tokens
+    from txfiles.errors import Outcome
+
+
+class Callback(NamedTuple):
+    """What is called when the outcome is known, if it is `when`."""
+
+    call: Callable[[], object]
+    when: Literal["after", "before", "any"]
 
 
 class Session:
@@ -19,6 +29,7 @@ class Session:
     _state: Literal["new", "open", "prepared", "ended"] = "new"  # also where `__init__` was never entered
     _staging: Staging
     _tokens: Tokens
+    _outcome: Outcome = "before"
 
     def __init__(self, root: bytes) -> None:
         self._fs = system.current()
@@ -26,6 +37,61 @@ class Session:
         self._mutex = threading.RLock()
         self._writing: set[str] = set()
         self._pid = -1
+        self._callbacks: list[Callback] = []
+
+    @property
+    def outcome(self) -> Outcome:
+        """The state on disk: `"before"` the transaction, `"after"` it, or `"unknown"`.
+
+        It is unknown while the commit runs, and after an error that says so, until the next recovery. While a prepared
+        transaction waits it is that before; what somebody else decides about it is not seen here.
+        """
+        return self._outcome
+
+    def on_commit(self, call: Callable[[], object]) -> None:
+        """Call this when the transaction was committed, when the lock is free; in the order in which they were named.
+
+        A call that was named inside a savepoint that is undone is forgotten. After a commit whose outcome is unknown
+        none is called, nor after a `prepare` that is decided somewhere else.
+
+        An exception in one of them keeps none of the others, and is raised by `commit`; `outcome` is `"after"`. Beside
+        another error it is a note on that.
+        """
+        with self._call():
+            self._callbacks.append(Callback(call, "after"))
+
+    def on_rollback(self, call: Callable[[], object]) -> None:
+        """Call this when what was staged so far was not committed: after a rollback or a failed commit.
+
+        If it was named inside a savepoint that is undone, it is called at the end of the transaction, whatever that is.
+        Otherwise as `on_commit`. A transaction that is dropped while open calls nothing.
+        """
+        with self._call():
+            self._callbacks.append(Callback(call, "before"))
+
+    def _undo_callbacks(self, mark: int) -> None:
+        """What was named since then belongs to a savepoint that was undone."""
+        self._callbacks[mark:] = [Callback(one.call, "any") for one in self._callbacks[mark:] if one.when != "after"]
+
+    def _call_back(self, failure: BaseException | None) -> None:
+        """REQUIRES: the transaction has ended; otherwise nothing is called."""
+        if self._state != "ended":
+            return
+        callbacks, self._callbacks = self._callbacks, []
+        raised: BaseException | None = failure
+        for call, when in callbacks:
+            if self._outcome == "unknown" or when not in (self._outcome, "any"):
+                continue
+            try:
+                call()
+            except Exception as error:
+                if raised is not None:
+                    raised.add_note(f"txfiles: a callback raised {error!r}")
+                else:
+                    raised = error
+                    error.add_note(f"txfiles: raised by a callback of a transaction whose outcome is {self._outcome!r}")
+        if failure is None and raised is not None:
+            raise raised
 
     def _call(self) -> Call:
         return Call(self)

@@ -98,6 +98,7 @@ def prepare(home: Home, staging: Staging, durability: Durability, *, two_phase: 
         if not operations:
             run_to_end(staging.tokens.remove_all)
             return None
+        staging.tokens.keep_only({op.number for op in operations})
         head = read_head(home)
         if durability == "full" and (head is None or not head.vouches):
             _make_home_durable(home)

@@ -192,10 +192,8 @@ class Staging(View[Token]):
                 found = kind = None
             if isinstance(entry, Token):
                 old = None if found is None else self._identity(path, found)
-                if old is None or old != entry.identity:
+                if old is None or old != entry.identity:  # otherwise a file that was moved to where it is
                     writes.append(Operation(entry.number, "write", path, old, entry.identity, entry.digest, entry.meta))
-                else:
-                    self.tokens.remove(entry.number)  # a file that was moved to where it is
             elif found is not None and kind != "dir":
                 if isinstance(entry, Directory) and (path, "file") not in self._may_go:
                     raise FileExistsError(errno.EEXIST, "has become a file", paths.decode(path))

@@ -169,6 +169,11 @@ class Tokens:
                 self.fs.unlink(self.at, self.name(number))
             self._made.discard(number)
 
+    def keep_only(self, numbers: set[int]) -> None:
+        """Unlink those that no operation needs."""
+        for number in sorted(self._made - numbers):
+            self.remove(number)
+
     def remove_all(self) -> None:
         """Unlink every token made so far; may be called again after an error or an interrupt."""
         self.drop()
