@@ -9,7 +9,8 @@ TYPE_CHECKING = False  # as type checkers know it; importing typing takes longer
 if TYPE_CHECKING:
     from txfiles import errors
     from txfiles.aio import AsyncFileTransaction
-    from txfiles.documents import JsonDocuments
+    from txfiles.async_documents import AsyncDocuments
+    from txfiles.documents import Documents, JsonDocuments
     from txfiles.prepared import commit_prepared, rollback_prepared
     from txfiles.recovery import RecoveryReport, StoreStatus, recover, status
     from txfiles.snapshot import Snapshot
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncDocuments",
     "AsyncFileTransaction",
+    "Documents",
     "FileStore",
     "FileTransaction",
     "JsonDocuments",
@@ -35,7 +38,9 @@ __all__ = [
 ]
 
 _MODULES = {
+    "AsyncDocuments": "async_documents",
     "AsyncFileTransaction": "aio",
+    "Documents": "documents",
     "FileStore": "store",
     "FileTransaction": "transaction",
     "JsonDocuments": "documents",

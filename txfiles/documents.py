@@ -1,30 +1,232 @@
-"""`JsonDocuments`: a fixed set of JSON documents that are loaded, saved and edited together."""
+"""`Documents`: a set of documents that are loaded, saved and edited together; `JsonDocuments`, those of JSON."""
 
 from __future__ import annotations
 
+import errno
+import logging
+from collections.abc import Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager
-from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from txfiles._format import json, paths
+from txfiles._documents.codecs import Bytes, Codec, Json, Text, Toml, Yaml, codec_of
+from txfiles._documents.document import Document
+from txfiles._documents.family import Family
+from txfiles._documents.members import Staged
+from txfiles._documents.patterns import asides
+from txfiles.errors import SnapshotExpiredError
 from txfiles.store import FileStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from txfiles._documents.document import AnyCodec
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
+    from txfiles.errors import DocumentError
+    from txfiles.transaction import FileTransaction
 
-__all__ = ["JsonDocuments"]
+__all__ = [
+    "Bytes",
+    "Codec",
+    "Collection",
+    "Document",
+    "Documents",
+    "Json",
+    "JsonDocuments",
+    "Members",
+    "Text",
+    "Toml",
+    "Yaml",
+]
+
+T = TypeVar("T")
+
+_TRIES = 3  # to read files of an open set without the lock
+_NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
+_log = logging.getLogger("txfiles")
 
 
-class JsonDocuments:
+class Reads(Protocol):
+    def read(self, path: AnyPath) -> bytes: ...
+    def exists(self, path: AnyPath) -> bool: ...
+    def glob(self, pattern: str | bytes) -> list[str]: ...
+
+
+class Documents:
+    """Named documents below `root` that are loaded, saved and edited together.
+
+    Args:
+        root: the directory; it must exist unless `create`.
+        documents: the names, and for each a `Document`, a type, or a value: what the document is as long as its file
+            is missing. It is copied now and at each use. A document is in the file `<name>.json`, or whatever suffix
+            its codec has; a name with a dot in it is the file name. A name with a `*` in it, such as `tasks/*.json`,
+            is an open set of documents: all files that match, by what the `*` stands for.
+        codec: how documents are written that do not say it themselves: `"json"`, `"yaml"`, `"toml"`, `"text"`,
+            `"bytes"`, a `Codec`, or a pair of functions `(loads, dumps)`. Without it the suffix of the file tells, and
+            is JSON for any other.
+        durability, timeout, create: as for `FileTransaction`.
+
+    Raises `DocumentError` for a default that cannot be written, `InvalidPathError` for a name that is no path,
+    `TypeError` for a type that no document can have, and `ValueError` for two names of one file. Cheap to make, safe to
+    share between threads.
+
+    >>> docs = Documents(root, {"settings.toml": {"depth": 1}, "notes.txt": "", "tasks/*.json": {}}, create=True)
+    >>> with docs.edit() as d:
+    ...     d["settings.toml"]["depth"] = 2
+    ...     d["tasks/*.json"]["7"] = {"title": "sweep"}
+    >>> docs.load()["tasks/*.json"]
+    {'7': {'title': 'sweep'}}
+    """
+
+    def __init__(
+        self,
+        root: AnyPath,
+        documents: Mapping[str, Any],
+        *,
+        codec: AnyCodec | None = None,
+        durability: Durability = "full",
+        timeout: float | None = 10.0,
+        create: bool = False,
+    ) -> None:
+        self._store = FileStore(root, durability=durability, timeout=timeout, create=create)
+        self._create = create
+        self._family = Family(documents, None if codec is None else codec_of(codec))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._store.root!r} {', '.join(self._family.names)}>"
+
+    @property
+    def store(self) -> FileStore:
+        """The root and its settings, to recover at start-up, to wait for changes, to change other files."""
+        return self._store
+
+    def load(self) -> dict[str, Any]:
+        """All documents, of one committed state. Those without a file are their defaults; a set is a dict by key.
+
+        Documents of an older version are upgraded, all in one transaction; where nothing may be written they are
+        only given so.
+
+        Raises `DocumentError` with the path, and the place in it, of a file that is no such document, and what
+        entering a `Snapshot` raises.
+        """
+        files = [] if self._family.sets else self._family.files()
+        documents, is_old = self._read(self._load, files)
+        return _upgraded(self._upgrade, documents) if is_old else documents
+
+    def save(self, /, **documents: Any) -> None:
+        """Replace the named documents, all at once or none, whatever is in their files; the others stay.
+
+        Raises `ValueError` for a name that is none of the documents, `DocumentError` for a value that cannot be
+        written, both with nothing changed, and what `FileTransaction.begin` and `commit` raise.
+        """
+        writes = self._family.writes(documents)
+        with self._store.transaction() as tx:
+            for path, data in writes.items():
+                tx.write(path, data)
+
+    @contextmanager
+    def edit(self) -> Iterator[dict[str, Any]]:
+        """Read, change and write under the lock: no change of another writer is lost.
+
+        Gives all documents, as `load` does, and for an open set its `Members`; at the end of the block those that are
+        no longer equal to what was read are replaced, all at once. An exception in the block changes nothing, nor does
+        a damaged file: it raises `DocumentError` at the beginning, or where it is read from a set.
+        """
+        with self._store.transaction() as tx:
+            files = self._files(tx)
+            documents, _ = self._family.read(files)
+            sets = {name: Members(tx, staged) for name, staged in self._family.staged().items()}
+            given = self._family.ordered({**documents, **sets})
+            yield given
+            for path, data in self._family.changes(given, files, sets):
+                tx.write(path, data)
+            for members in sets.values():
+                members._stage()
+
+    def collection(self, name: str) -> Collection:
+        """The open set of documents of that name. Raises `ValueError`."""
+        if name not in self._family.sets:
+            raise ValueError(f"no such set of documents: {name}")
+        return Collection(self, name)
+
+    def set_aside(self, *names: str) -> dict[str, str]:
+        """Move damaged documents away, so that their defaults are what is loaded; the others stay as they are.
+
+        Args:
+            names: the documents to look at, all without any. Of an open set each document is looked at.
+
+        Returns the paths of the files that were damaged, and for each where it is now, `state.json.damaged-1`. Each is
+        told to the logger `txfiles`, too, as a warning. A document of a newer version is not damaged.
+
+        Raises `ValueError` for a name that is none of the documents, `DocumentVersionError`, and what
+        `FileTransaction.begin` and `commit` raise; nothing was moved then.
+        """
+        self._family.require_known(names)
+        moved = []
+        with self._store.transaction() as tx:
+            for name in names or self._family.names:
+                for path in self._paths(tx, name):
+                    if (damage := self._family.damage(name, path, tx.read(path))) is not None:
+                        target = next(free for free in asides(path) if not tx.exists(free))
+                        tx.move(path, target)
+                        moved.append((path, target, damage))
+        return tell_moved(self._store.root, moved)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _read(self, read: Callable[[Reads], T], files: Iterable[str]) -> T:
+        """Read one committed state, without the lock if it holds still for that; a root may be missing."""
+        with ExitStack() as stack:
+            for _ in range(_TRIES):
+                try:
+                    snapshot = stack.enter_context(self._store.snapshot(*files))
+                except FileNotFoundError:  # the root
+                    if not self._create:
+                        raise
+                    return read(_Nothing())
+                try:
+                    return read(snapshot)
+                except SnapshotExpiredError:
+                    stack.close()
+            return read(stack.enter_context(self._store.transaction()))
+
+    def _load(self, view: Reads) -> tuple[dict[str, Any], bool]:
+        documents, is_old = self._family.read(self._files(view))
+        for name in self._family.sets:
+            documents[name], is_old_set = self._load_set(view, name)
+            is_old |= is_old_set
+        return self._family.ordered(documents), is_old
+
+    def _load_set(self, view: Reads, name: str) -> tuple[dict[str, Any], bool]:
+        return self._family.read_set(name, {path: view.read(path) for path in self._paths(view, name)})
+
+    def _files(self, view: Reads) -> dict[str, bytes | None]:
+        """The content of the file of each document that is no set."""
+        kinds = self._family.single.items()
+        return {name: view.read(kind.file) if view.exists(kind.file) else None for name, kind in kinds}
+
+    def _paths(self, view: Reads, name: str) -> list[str]:
+        """The files of a document or of a set that are there."""
+        if name in self._family.sets:
+            _, pattern = self._family.sets[name]
+            return [path for path in view.glob(pattern.text) if pattern.key_of(path) is not None]
+        path = self._family.single[name].file
+        return [path] if view.exists(path) else []
+
+    def _upgrade(self) -> dict[str, Any]:
+        with self.edit() as documents:
+            return {name: dict(v) if isinstance(v, Members) else v for name, v in documents.items()}
+
+
+class JsonDocuments(Documents):
     """Named JSON documents below `root`, each in the file `<name>.json`; a name with a dot in it is the file name.
 
     Args:
         root: the directory; it must exist unless `create`.
-        defaults: the names, and what a document is as long as its file is missing; copied now and at each use.
-        indent: 2, or `None` for one line. Files are UTF-8 and end in a newline.
+        defaults: the names, and what a document is as long as its file is missing; copied now and at each use. Also a
+            `Document`, a type, or a name with a `*`, as for `Documents`.
+        indent: spaces for each level, or the white space itself; `None` for one line. Files end in a newline.
+        default, option: as for `FileTransaction.write_json`.
         durability, timeout, create: as for `FileTransaction`.
 
     Raises `DocumentError` for a default that is no JSON, `InvalidPathError` for a name that is no path, and
@@ -43,105 +245,167 @@ class JsonDocuments:
         root: AnyPath,
         defaults: Mapping[str, Any],
         *,
-        indent: int | None = 2,
+        indent: int | str | None = 2,
+        default: Callable[[Any], Any] | None = None,
+        option: int | None = None,
         durability: Durability = "full",
         timeout: float | None = 10.0,
         create: bool = False,
     ) -> None:
-        self._store = FileStore(root, durability=durability, timeout=timeout, create=create)
-        self._create = create
-        self._indent = indent
-        self._files = {name: _file_of(name) for name in defaults}
-        if len(set(self._files.values())) != len(self._files):
-            raise ValueError(f"two names lead to one file: {sorted(self._files.values())}")
-        for name, default in defaults.items():
-            json.dumps(default, indent, self._files[name])
-        self._defaults = deepcopy(dict(defaults))
+        codec = Json(indent=indent, default=default, option=option)
+        super().__init__(root, defaults, codec=codec, durability=durability, timeout=timeout, create=create)
+
+
+class Members(MutableMapping[str, Any]):
+    """An open set of documents in an edit: a mapping whose values are read when they are asked for.
+
+    What is set, deleted, or changed in a value is committed with all else at the end of the edit.
+    """
+
+    def __init__(self, tx: FileTransaction, staged: Staged) -> None:
+        self._tx = tx
+        self._staged = staged
+
+    def __getitem__(self, key: str) -> Any:
+        path = self._staged.pattern.path_of(key)
+        if key in self._staged:
+            return self._staged[key]
+        if self._staged.is_deleted(key) or not self._tx.exists(path):
+            raise KeyError(key)
+        return self._staged.read(key, self._tx.read(path))
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._staged.put(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self._staged.drop(key)
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, str) or self._staged.is_deleted(key):
+            return False
+        return key in self._staged or self._tx.exists(self._staged.pattern.path_of(key))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys())
+
+    def __len__(self) -> int:
+        return len(self._keys())
+
+    def set(self, key: str, value: Any) -> None:
+        """The same as `members[key] = value`. Raises `ValueError` for what is no key."""
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        """The same as `del members[key]`. Raises `KeyError`."""
+        del self[key]
+
+    def _keys(self) -> list[str]:
+        return self._staged.keys(self._tx.glob(self._staged.pattern.text))
+
+    def _stage(self) -> None:
+        for path, data in self._staged.changes():
+            if data is None:
+                self._tx.delete(path, missing_ok=True)
+            else:
+                self._tx.write(path, data)
+
+
+class Collection:
+    """An open set of documents outside an edit, made by `Documents.collection`: each call is one commit, or reads one
+    committed state.
+
+    >>> tasks = JsonDocuments(root, {"tasks/*.json": {}}).collection("tasks/*.json")
+    >>> tasks.set("8", {"title": "mop"})
+    >>> tasks.get("8")
+    {'title': 'mop'}
+    >>> tasks.delete("8")
+    """
+
+    def __init__(self, documents: Documents, name: str) -> None:
+        self._documents = documents
+        self._name = name
+        self._kind, self._pattern = documents._family.sets[name]
 
     def __repr__(self) -> str:
-        return f"<JsonDocuments {self._store.root!r} {', '.join(self._files)}>"
+        return f"<Collection {self._name!r} of {self._documents!r}>"
 
-    @property
-    def store(self) -> FileStore:
-        """The root and its settings, to recover at start-up, to wait for changes, to change other files."""
-        return self._store
+    def keys(self) -> list[str]:
+        """The keys of all documents, sorted."""
+        paths = self._documents._read(lambda view: self._documents._paths(view, self._name), ())
+        return sorted(str(self._pattern.key_of(path)) for path in paths)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The document of a key. Raises `DocumentError`, and `ValueError` for what is no key."""
+        path = self._pattern.path_of(key)
+        data = self._documents._read(lambda view: view.read(path) if view.exists(path) else None, [path])
+        if data is None:
+            return default
+        value, is_old = self._kind.read(data, path)
+        return _upgraded(lambda: self._upgrade().get(key, default), value) if is_old else value
 
     def load(self) -> dict[str, Any]:
-        """All documents, of one committed state. Those without a file are their defaults.
+        """All documents by key, of one committed state. Raises `DocumentError`."""
+        documents, is_old = self._documents._read(lambda view: self._documents._load_set(view, self._name), ())
+        return _upgraded(self._upgrade, documents) if is_old else documents
 
-        Raises `DocumentError` with the path of a file that is no JSON, and what entering a `Snapshot` raises.
-        """
-        with ExitStack() as stack:
-            try:
-                snapshot = stack.enter_context(self._store.snapshot(*self._files.values()))
-            except FileNotFoundError:  # the root
-                if not self._create:
-                    raise
-                return deepcopy(self._defaults)
-            return {
-                name: snapshot.read_json(file) if snapshot.exists(file) else deepcopy(self._defaults[name])
-                for name, file in self._files.items()
-            }
+    def set(self, key: str, value: Any) -> None:
+        """Make or replace one document. Raises `DocumentError`, and `ValueError` for what is no key."""
+        self.update({key: value})
 
-    def save(self, /, **documents: Any) -> None:
-        """Replace the named documents, all at once or none, whatever is in their files; the others stay.
+    def update(self, documents: Mapping[str, Any]) -> None:
+        """Make or replace several documents in one commit; the others stay."""
+        writes = self._staged().writes(documents)
+        with self._documents.store.transaction() as tx:
+            for path, data in writes.items():
+                tx.write(path, data)
 
-        Raises `ValueError` for a name that is none of the documents, `DocumentError` for a value that is no JSON, both
-        with nothing changed, and what `FileTransaction.begin` and `commit` raise.
-        """
-        self._require_known(documents)
-        with self._store.transaction() as tx:
-            for name, value in documents.items():
-                tx.write_json(self._files[name], value, indent=self._indent)
+    def delete(self, *keys: str) -> None:
+        """Delete documents in one commit. Raises `KeyError`, with nothing deleted, if one of them is not there."""
+        with self._documents.store.transaction() as tx:
+            members = Members(tx, self._staged())
+            for key in keys:
+                members.delete(key)
+            members._stage()
 
-    @contextmanager
-    def edit(self) -> Iterator[dict[str, Any]]:
-        """Read, change and write under the lock: no change of another writer is lost.
+    def _upgrade(self) -> dict[str, Any]:
+        with self._documents.store.transaction() as tx:
+            members = Members(tx, self._staged())
+            documents = dict(members)
+            members._stage()
+        return documents
 
-        Gives all documents, as `load` does; at the end of the block those that are no longer equal to what was read
-        are replaced, all at once. An exception in the block changes nothing, nor does a damaged file: it raises
-        `DocumentError` at the beginning.
-        """
-        with self._store.transaction() as tx:
-            raw = {name: tx.read(file) if tx.exists(file) else None for name, file in self._files.items()}
-            documents = {name: self._parse(name, data) for name, data in raw.items()}
-            yield documents
-            self._require_known(documents)
-            if missing := self._files.keys() - documents.keys():
-                raise ValueError(f"documents cannot be removed: {', '.join(sorted(missing))}")
-            for name, value in documents.items():
-                if not _equal(value, self._parse(name, raw[name])):
-                    tx.write_json(self._files[name], value, indent=self._indent)
-
-    def _parse(self, name: str, data: bytes | None) -> Any:
-        return deepcopy(self._defaults[name]) if data is None else json.loads(data, self._files[name])
-
-    def _require_known(self, documents: Mapping[str, Any]) -> None:
-        if unknown := documents.keys() - self._files.keys():
-            raise ValueError(f"no such document: {', '.join(sorted(map(str, unknown)))}")
+    def _staged(self) -> Staged:
+        return Staged(self._kind, self._pattern)
 
 
-def _file_of(name: str) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a document is a str, not {type(name).__name__}")
-    return paths.decode(paths.normalize(name if "." in name or not name else f"{name}.json"))
+class _Nothing:
+    """A root that is not there yet."""
+
+    def read(self, path: AnyPath) -> bytes:
+        raise FileNotFoundError(path)
+
+    def exists(self, path: AnyPath) -> bool:
+        return False
+
+    def glob(self, pattern: str | bytes) -> list[str]:
+        return []
 
 
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two values are one JSON document: for Python 1, 1.0 and True are equal. Of any depth."""
-    todo = [(one, other)]
-    while todo:
-        a, b = todo.pop()
-        if type(a) is not type(b):
-            return False
-        if isinstance(a, dict):
-            if list(a) != list(b):
-                return False
-            todo.extend(zip(a.values(), b.values(), strict=True))
-        elif isinstance(a, list):
-            if len(a) != len(b):
-                return False
-            todo.extend(zip(a, b, strict=True))
-        elif a != b or (isinstance(a, float) and str(a) != str(b)):
-            return False
-    return True
+def _upgraded(upgrade: Callable[[], T], otherwise: T) -> T:
+    """What an upgrade returns, or `otherwise` where nothing may be written."""
+    try:
+        return upgrade()
+    except OSError as error:
+        if error.errno not in _NO_RIGHT:
+            raise
+        return otherwise
+
+
+def tell_moved(root: str, moved: Iterable[tuple[str, str, DocumentError]]) -> dict[str, str]:
+    """Tell the logger which files were set aside, and return where each of them is."""
+    for path, target, damage in moved:
+        extra = {"root": root, "path": path, "set_aside_as": target}
+        _log.warning("%s: set aside %r as %r: %s", root, path, target, damage, extra=extra)
+    return {path: target for path, target, _ in moved}

@@ -11,7 +11,8 @@
     ├ CommitError                       nothing changed; __cause__ is the reason
     ├ CommitOutcomeUnknownError         the next recovery decides
     ├ SettleError                       committed; only tidying up failed
-    ├ DocumentError(ValueError)         a JSON document that cannot be read or written
+    ├ DocumentError(ValueError)         a document that cannot be read or written
+    │  └ DocumentVersionError           written by a newer program, or too old for this one
     └ RecoveryError                     recovery is not finished, nothing is lost
        ├ JournalCorruptError            nothing was changed
        ├ JournalVersionError            written by a newer txfiles; nothing was changed
@@ -32,6 +33,7 @@ __all__ = [
     "CommitOutcomeUnknownError",
     "ConflictError",
     "DocumentError",
+    "DocumentVersionError",
     "InvalidPathError",
     "JournalCorruptError",
     "JournalVersionError",
@@ -123,7 +125,25 @@ class SettleError(TxFilesError):
 
 
 class DocumentError(TxFilesError, ValueError):
-    """A JSON document cannot be read or written; `path` names it. Nothing was staged or overwritten."""
+    """A document cannot be read or written; `path` names it. Nothing was staged or overwritten.
+
+    `place` is where in the document, such as `$.entries[1].data`, where that is known.
+    """
+
+    place: str | None = None
+
+    def __init__(
+        self, message: str, *, path: str | None = None, paths: tuple[str, ...] = (), place: str | None = None
+    ) -> None:
+        super().__init__(message, path=path, paths=paths)
+        self.place = place
+
+
+class DocumentVersionError(DocumentError):
+    """A document is of a newer version than the program knows, or of one from which nothing leads to that.
+
+    It is not damaged: `set_aside` leaves it where it is. Nothing was changed.
+    """
 
 
 class RecoveryError(TxFilesError):

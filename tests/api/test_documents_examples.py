@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
-from txfiles import FileStore, JsonDocuments, aio, documents, snapshot, store
+from txfiles import FileStore, JsonDocuments, aio, async_documents, documents, snapshot, store
 from txfiles._asyncio import snapshot as async_snapshot
+from txfiles._documents import codecs
 
 
 @pytest.mark.parametrize(
-    "module", [documents, snapshot, store, aio, async_snapshot], ids=lambda module: module.__name__
+    "module",
+    [documents, async_documents, codecs, snapshot, store, aio, async_snapshot],
+    ids=lambda module: module.__name__,
 )
 def test_examples(root: Path, module: ModuleType) -> None:
     made = FileStore(root, durability="process")

@@ -97,3 +97,19 @@ def test_n32_options_of_orjson_and_any_indent(root: Path) -> None:
 def test_n32_a_key_that_would_be_there_twice_is_refused(root: Path) -> None:
     with FileTransaction(root) as tx, pytest.raises(DocumentError, match="'1' would be a key twice"):
         tx.write_json("a.json", [{"x": {1: "a", "1": "b"}}], option=orjson.OPT_NON_STR_KEYS)
+
+
+def test_n22_one_damaged_document_of_several_at_start(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    docs = JsonDocuments(root, {"messages": [], "state": {"turn": 0}, "settings": {}})
+    docs.save(messages=["kept"], state={"turn": 7}, settings={"depth": 1})
+    (root / "state.json").write_bytes(b'{"turn": 7')
+    with pytest.raises(DocumentError, match=r"'state\.json'"):
+        docs.load()
+    with caplog.at_level("WARNING", "txfiles"):
+        assert docs.set_aside() == {"state.json": "state.json.damaged-1"}
+    assert "set aside 'state.json' as 'state.json.damaged-1'" in caplog.text
+    assert docs.load() == {"messages": ["kept"], "state": {"turn": 0}, "settings": {"depth": 1}}
+    assert (root / "state.json.damaged-1").read_bytes() == b'{"turn": 7'
+    with docs.edit() as d:
+        d["state"]["turn"] += 1
+    assert docs.load()["state"] == {"turn": 1}

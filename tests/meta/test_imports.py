@@ -18,6 +18,7 @@ LAYERS = """
     cli  integrations
     testing
     __init__  _progress
+    async_documents
     documents
     store
     aio
@@ -27,6 +28,13 @@ LAYERS = """
     _asyncio.file  _asyncio.snapshot
     _asyncio.tasks
     _asyncio.worker
+
+    _documents.family
+    _documents.members
+    _documents.document  _documents.patterns
+    _documents.codecs  _documents.typed
+    _documents.foreign  _documents.merging
+    _documents.places
 
     _reading.reader
     _reading.question
@@ -68,6 +76,7 @@ DOORS = {
     "_tree": {"staging", "streams", "subtrees", "tokens", "tree", "view"},
     "_calls": {"changing", "content", "plan", "settings"},
     "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
+    "_documents": {"codecs", "document", "family", "members", "patterns"},
     "_reading": {"lookout", "question", "reader"},
     "_asyncio": {"file", "snapshot", "tasks", "worker"},
 }
@@ -80,7 +89,7 @@ ONLY_IN = {
     "ctypes": {"_disk.system", "_disk.fsyncs", "testing"},
     "filelock": {"_disk.lock"},
     "orjson": {"_format.json", "_format.journal"},
-    "asyncio": {"aio", "_asyncio.file", "_asyncio.snapshot", "_asyncio.tasks"},
+    "asyncio": {"aio", "async_documents", "_asyncio.file", "_asyncio.snapshot", "_asyncio.tasks"},
     "argparse": {"cli", "testing"},
     "fsspec": {"integrations"},
     "transaction": {"integrations"},
