@@ -8,6 +8,7 @@ import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -643,3 +644,20 @@ def test_the_extra_is_named_where_it_is_missing() -> None:
     done = run_python("sys.modules['fsspec'] = None\nimport txfiles.integrations.fsspec")
     assert done.returncode == 1
     assert "ImportError: the package `fsspec` is missing: pip install 'txfiles[fsspec]'" in done.stderr
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("mode", ["r", "rb", "w", "wb"])
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_closed_file_object_answers_nothing(root: Path, mode: str, compression: str | None, joined: bool) -> None:
+    fs = fsspec.filesystem("txfiles", root=root)
+    with fs.open(f"{root}/f", "wb", compression=compression) as file:
+        file.write(b"0123456789")
+    with fs.transaction if joined else nullcontext():
+        file = fs.open(f"{root}/f", mode, compression=compression)
+        file.close()
+        calls = ["read", "readline", "flush", "tell", "__enter__"]
+        calls += [] if compression and "r" in mode else ["readable", "writable", "seekable"]  # those are gzip's own
+        for name in calls:
+            with pytest.raises(ValueError):
+                print(name, "gave", getattr(file, name)())

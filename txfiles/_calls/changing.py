@@ -81,7 +81,8 @@ class Changing(Reading):
         """A file object on a file of the transaction; modes r, rb, w, wb, a, ab, x, xb. Text is UTF-8.
 
         Written content is staged when the file object is closed, or not at all when its `with` block raises. It is
-        streamed and cannot seek. Raises as `open` does, and `ValueError` for other modes.
+        streamed and cannot seek. Raises as `open` does, and `ValueError` for other modes. A file opened with "x" has to
+        be new at the commit, too, or that raises `ConflictError`.
         """
         if mode not in _MODES:
             raise ValueError(f"mode {mode!r} is not one of {', '.join(_MODES)}")
@@ -121,6 +122,8 @@ class Changing(Reading):
                 try:
                     if self._state == "open":
                         with staging.step():
+                            if how == "x" and place.path not in staging.entries:
+                                staging.expect(place.path, None)
                             self._put(staging, staging.place(place.path), writer)
                 finally:
                     writer.discard()

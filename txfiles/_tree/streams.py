@@ -17,23 +17,56 @@ if TYPE_CHECKING:
 _BUFFER = 1 << 18
 
 
-class _RawReader(io.RawIOBase):
+class Strict:
+    """Once closed it answers nothing: the number of its descriptor may be another file's by then.
+
+    Of the layers of `open()` some still say what a closed file can do.
+    """
+
+    closed: bool
+
+    def require_open(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+
+    def readable(self) -> bool:
+        self.require_open()
+        return super().readable()  # type: ignore[misc, no-any-return]
+
+    def writable(self) -> bool:
+        self.require_open()
+        return super().writable()  # type: ignore[misc, no-any-return]
+
+    def seekable(self) -> bool:
+        self.require_open()
+        return super().seekable()  # type: ignore[misc, no-any-return]
+
+
+class _RawReader(Strict, io.RawIOBase):
     def __init__(self, fs: FileSystem, fd: int) -> None:
         self._fs = fs
         self._fd = fd
 
     def readable(self) -> bool:
+        self.require_open()
         return True
 
     def seekable(self) -> bool:
+        self.require_open()
         return True
 
     def readinto(self, buffer: Any) -> int:
+        self.require_open()
         data = self._fs.read(self._fd, len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
+    def write(self, data: Any) -> int:
+        self.require_open()
+        raise io.UnsupportedOperation("not writable")
+
     def seek(self, offset: int, whence: int = 0) -> int:
+        self.require_open()
         return self._fs.seek(self._fd, offset, whence)
 
     def close(self) -> None:
@@ -42,7 +75,11 @@ class _RawReader(io.RawIOBase):
             release(self._fs, self._fd)
 
 
-class _RawWriter(io.RawIOBase):
+class _Reader(Strict, io.BufferedReader):
+    pass
+
+
+class _RawWriter(Strict, io.RawIOBase):
     """Ends in `finish`, or in `discard` after an error or for a transaction that is no longer the caller's.
 
     The descriptor of a forked child is the parent's, too: nothing is written there, and what the parent had not yet
@@ -59,10 +96,16 @@ class _RawWriter(io.RawIOBase):
         self.spoiled = False
         self.closing = False
 
+    def readinto(self, buffer: Any) -> int:
+        self.require_open()
+        raise io.UnsupportedOperation("not readable")
+
     def writable(self) -> bool:
+        self.require_open()
         return True
 
     def write(self, data: Any) -> int:
+        self.require_open()
         if not self._is_mine():
             if self.closing:
                 return len(data)
@@ -74,6 +117,7 @@ class _RawWriter(io.RawIOBase):
             raise
 
     def tell(self) -> int:
+        self.require_open()
         return self._writer.size
 
     def close(self) -> None:
@@ -85,7 +129,7 @@ class _RawWriter(io.RawIOBase):
                 self._finish()
 
 
-class _Buffered(io.BufferedWriter):
+class _Buffered(Strict, io.BufferedWriter):
     """A writer whose `with` block stages the file at its end; after an exception the file is as it was before."""
 
     def __init__(self, raw: _RawWriter) -> None:
@@ -105,7 +149,7 @@ class _Buffered(io.BufferedWriter):
         self.close()
 
 
-class _Text(io.TextIOWrapper):
+class _Text(Strict, io.TextIOWrapper):
     def close(self) -> None:
         if isinstance(self.buffer, _Buffered):
             self.buffer._raw.closing = True
@@ -119,7 +163,7 @@ class _Text(io.TextIOWrapper):
 
 def reader(fs: FileSystem, fd: int, *, text: bool) -> IO[Any]:
     """A file object that owns `fd`. Text is UTF-8 without newline translation."""
-    buffered = io.BufferedReader(_RawReader(fs, fd), _BUFFER)
+    buffered = _Reader(_RawReader(fs, fd), _BUFFER)
     return _Text(buffered, "utf-8", newline="") if text else buffered
 
 

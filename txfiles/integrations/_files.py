@@ -7,13 +7,15 @@ import warnings
 from tempfile import SpooledTemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
+from txfiles._tree.streams import Strict
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _IN_MEMORY = 1 << 20  # bytes
 
 
-class Reader(io.BufferedReader):
+class Reader(Strict, io.BufferedReader):
     """A file to be read; `size` is its size in bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -23,7 +25,7 @@ class Reader(io.BufferedReader):
         self.seek(0)
 
 
-class Deferred(io.BufferedIOBase):
+class Deferred(Strict, io.BufferedIOBase):
     """A file to be written without a transaction: what is written waits in a temporary file for the `commit`.
 
     So nothing is locked while it is written. With `autocommit` it commits at its close, but not when its `with` block
@@ -37,6 +39,7 @@ class Deferred(io.BufferedIOBase):
         self._spoiled = False
 
     def writable(self) -> bool:
+        self.require_open()
         return True
 
     def write(self, data: Any) -> int:
@@ -81,7 +84,7 @@ class Deferred(io.BufferedIOBase):
             self.close()
 
 
-class Compressed(io.BufferedIOBase):
+class Compressed(Strict, io.BufferedIOBase):
     """Writes through `compressor` to `file`, and closes both: compressors leave the file below open."""
 
     def __init__(self, compressor: Any, file: Any) -> None:
@@ -89,6 +92,7 @@ class Compressed(io.BufferedIOBase):
         self._file = file
 
     def writable(self) -> bool:
+        self.require_open()
         return True
 
     def write(self, data: Any) -> int:
@@ -116,7 +120,7 @@ class Compressed(io.BufferedIOBase):
         self.close()
 
 
-class Text(io.TextIOWrapper):
+class Text(Strict, io.TextIOWrapper):
     """Text over a file to be written, here or of a transaction: nothing is written when its `with` block raises."""
 
     def __exit__(self, kind: object, *rest: object) -> None:

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 try:
     import transaction
-    from transaction.interfaces import IRetryDataManager, ISavepointDataManager
+    from transaction.interfaces import (
+        IDataManagerSavepoint,
+        IRetryDataManager,
+        ISavepointDataManager,
+        TransientError,
+    )
     from zope.interface import implementer
 except ImportError as error:
     message = "the package `transaction` is missing: pip install 'txfiles[transaction]'"
@@ -25,9 +30,23 @@ if TYPE_CHECKING:
     from txfiles.store import FileStore
     from txfiles.transaction import FileTransaction
 
-__all__ = ["TxFilesDataManager", "join"]
+__all__ = ["TransientLockTimeoutError", "TxFilesDataManager", "join"]
 
 _JOINED = object()  # the key of this module among the data of a transaction
+
+
+class TransientLockTimeoutError(LockTimeoutError, TransientError):
+    """`LockTimeoutError` as the package knows what is worth another attempt, where nobody has joined to tell it."""
+
+
+def _begun(files: FileTransaction) -> FileTransaction:
+    """`files`, begun if it has not."""
+    if files._state != "new":
+        return files
+    try:
+        return files.begin()
+    except LockTimeoutError as error:
+        raise TransientLockTimeoutError(str(error), path=error.path) from error
 
 
 def join(store: FileStore, manager: Any = transaction.manager) -> FileTransaction:
@@ -37,7 +56,8 @@ def join(store: FileStore, manager: Any = transaction.manager) -> FileTransactio
     `transaction_id` is what recovery reports if a crash comes between the two phases: a database that takes part keeps
     it, and tells then whether the transaction was committed.
 
-    Raises what `FileTransaction.begin` raises; nothing has joined then.
+    Raises what `FileTransaction.begin` raises; nothing has joined then. `LockTimeoutError` is one that
+    `manager.attempts()` and `manager.run()` try again.
     """
     current = manager.get()
     try:
@@ -46,13 +66,13 @@ def join(store: FileStore, manager: Any = transaction.manager) -> FileTransactio
         joined = {}
         current.set_data(_JOINED, joined)
     if store.root not in joined or joined[store.root].left:
-        joined[store.root] = TxFilesDataManager(store.transaction().begin(), manager)
+        joined[store.root] = TxFilesDataManager(store.transaction(), manager)
     return joined[store.root].files
 
 
 @implementer(ISavepointDataManager, IRetryDataManager)
 class TxFilesDataManager:
-    """Makes `files`, a file transaction that has begun, a part of the current transaction of `manager`.
+    """Makes `files`, a file transaction, a part of the current transaction of `manager`, and begins it if need be.
 
     `join` is the convenient way to one. All is prepared before anybody votes, and committed last: after a crash in
     between the files wait, and whoever voted knows the answer. In `tpc_finish` the commit fails where a program changed
@@ -61,7 +81,7 @@ class TxFilesDataManager:
 
     def __init__(self, files: FileTransaction, manager: Any = transaction.manager) -> None:
         self.transaction_manager = manager
-        self.files = files
+        self.files = _begun(files)
         self.left = False
         self._savepoints: list[_Savepoint] = []
         try:
@@ -115,6 +135,7 @@ class _RolledBack(Exception):
     pass
 
 
+@implementer(IDataManagerSavepoint)
 class _Savepoint:
     """What was staged since can be undone; `later` has this one and those that were made after it."""
 
