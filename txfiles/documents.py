@@ -89,7 +89,6 @@ class Documents:
         create: bool = False,
     ) -> None:
         self._store = FileStore(root, durability=durability, timeout=timeout, create=create)
-        self._create = create
         self._family = Family(documents, None if codec is None else codec_of(codec))
 
     def __repr__(self) -> str:
@@ -175,15 +174,10 @@ class Documents:
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _read(self, read: Callable[[Reads], T], files: Iterable[str]) -> T:
-        """Read one committed state, without the lock if it holds still for that; a root may be missing."""
+        """Read one committed state, without the lock if it holds still for that."""
         with ExitStack() as stack:
             for _ in range(_TRIES):
-                try:
-                    snapshot = stack.enter_context(self._store.snapshot(*files))
-                except FileNotFoundError:  # the root
-                    if not self._create:
-                        raise
-                    return read(_Nothing())
+                snapshot = stack.enter_context(self._store.snapshot(*files))
                 try:
                     return read(snapshot)
                 except SnapshotExpiredError:
@@ -378,19 +372,6 @@ class Collection:
 
     def _staged(self) -> Staged:
         return Staged(self._kind, self._pattern)
-
-
-class _Nothing:
-    """A root that is not there yet."""
-
-    def read(self, path: AnyPath) -> bytes:
-        raise FileNotFoundError(path)
-
-    def exists(self, path: AnyPath) -> bool:
-        return False
-
-    def glob(self, pattern: str | bytes) -> list[str]:
-        return []
 
 
 def _upgraded(upgrade: Callable[[], T], otherwise: T) -> T:

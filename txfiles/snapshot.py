@@ -9,8 +9,10 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from txfiles._commit.home import is_missing
 from txfiles._disk.system import KernelFS, release
 from txfiles._format import json, paths
+from txfiles._reading.nothing import Nothing
 from txfiles._reading.question import Question
 from txfiles._reading.reader import Reader
 from txfiles._tree import subtrees
@@ -74,15 +76,24 @@ class Snapshot:
     """
 
     def __init__(
-        self, fs: FileSystem, root: bytes, names: Sequence[AnyPath], timeout: float | None, *, durable: bool
+        self,
+        fs: FileSystem,
+        root: bytes,
+        names: Sequence[AnyPath],
+        timeout: float | None,
+        *,
+        durable: bool,
+        create: bool,
     ) -> None:
-        self._reader: Reader | None = None
+        self._reader: Reader | Nothing | None = None
         self._fs = fs
         self._root = root
         self._names = list(dict.fromkeys(paths.normalize(name) for name in names))
         self._pins = _Files(fs, self._names)
         self._timeout = timeout
         self._durable = durable
+        self._create = create
+        self._of_nothing = False  # the root is still to be made
         self._pinned: dict[bytes, _File | None] = {}
         self._answers: dict[tuple[str, bytes], object] = {}
         self._mutex = threading.RLock()
@@ -112,7 +123,12 @@ class Snapshot:
         if self._reader is not None or self._ended:
             raise TransactionClosedError("the snapshot was entered already; make a new one")
         self._forks = _forks
-        reader = Reader(self._fs, self._root, self._timeout, durable=self._durable)
+        reader: Reader | Nothing
+        self._of_nothing = self._create and is_missing(self._fs, self._root)
+        if self._of_nothing:
+            reader = Nothing(self._fs, self._root)
+        else:
+            reader = Reader(self._fs, self._root, self._timeout, durable=self._durable)
         try:
             files = reader.begin(self._pins, follow=not self._names)
             self._pinned = dict(zip(self._names, files, strict=True))
@@ -147,7 +163,7 @@ class Snapshot:
             finally:  # also where warnings are errors
                 self.close()
 
-    def _open_reader(self) -> Reader:
+    def _open_reader(self) -> Reader | Nothing:
         if self._reader is None:
             raise TransactionClosedError(f"the snapshot {'has ended' if self._ended else 'was not entered'}")
         return self._reader

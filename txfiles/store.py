@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from txfiles import recovery
 from txfiles._calls.settings import check_settings
-from txfiles._commit.home import locate
+from txfiles._commit.home import is_missing, locate
+from txfiles._commit.recover import RecoveryReport
 from txfiles._disk import system
 from txfiles._format import paths
-from txfiles._reading.lookout import Lookout, unreadable
+from txfiles._reading.lookout import NEVER, Lookout, unreadable
 from txfiles.errors import ConflictError
 from txfiles.snapshot import Snapshot
 from txfiles.transaction import FileTransaction
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from txfiles._asyncio.snapshot import Reads
-    from txfiles._commit.recover import OnConflict, RecoveryReport
+    from txfiles._commit.recover import OnConflict
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
     from txfiles.aio import AsyncFileTransaction, AsyncSnapshot
@@ -40,7 +41,8 @@ T = TypeVar("T")
 class FileStore:
     """A root directory and the settings of its transactions. Cheap to make, safe to share between threads.
 
-    The arguments are those of `FileTransaction`.
+    The arguments are those of `FileTransaction`. With `create`, a root that is missing reads as an empty one, and
+    only a transaction makes it.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class FileStore:
         >>> with store.transaction(base=snap) as tx:
         ...     tx.write_json("a.json", value)
         """
-        create = self._create and base is None
+        create = self._create and (base is None or base._of_nothing)
         tx = FileTransaction(self._root, durability=self._durability, timeout=self._timeout, create=create)
         if base is not None:
             tx._checks.append(self._require_mine(base).require_unchanged)
@@ -97,8 +99,8 @@ class FileStore:
         >>> a["generation"] == b["generation"]
         True
         """
-        durable = self._durability == "full"
-        return Snapshot(system.current(), paths.encode(self._root), names, self._timeout, durable=durable)
+        fs, root, durable = system.current(), paths.encode(self._root), self._durability == "full"
+        return Snapshot(fs, root, names, self._timeout, durable=durable, create=self._create)
 
     def update(self, change: Callable[[FileTransaction], T], *, retries: int = 10) -> T:
         """Run `change(tx)` in a transaction, commit, and return its value; after a `ConflictError` do it again.
@@ -140,6 +142,8 @@ class FileStore:
         It takes some tens of microseconds, no lock, no write permission. A commit counts when it has ended; one that
         a crash left unfinished, when it was recovered. `Snapshot.state_version` is the same for the state that is read.
         """
+        if self._is_missing():
+            return NEVER
         lookout = Lookout(system.current(), paths.encode(self._root))
         try:
             lookout.adopt_head()
@@ -167,6 +171,10 @@ class FileStore:
             time.sleep(min(next(intervals), left))
         return version
 
+    def _is_missing(self) -> bool:
+        """The root is still to be made; reading makes nothing."""
+        return self._create and is_missing(system.current(), paths.encode(self._root))
+
     # -- asyncio ------------------------------------------------------------------------------------------------
 
     def async_transaction(self, *, base: AsyncSnapshot | None = None) -> AsyncFileTransaction:
@@ -179,9 +187,8 @@ class FileStore:
         """
         from txfiles.aio import AsyncFileTransaction
 
-        tx = AsyncFileTransaction(
-            self._root, durability=self._durability, timeout=self._timeout, create=self._create and base is None
-        )
+        create = self._create and (base is None or base._snapshot._of_nothing)
+        tx = AsyncFileTransaction(self._root, durability=self._durability, timeout=self._timeout, create=create)
         if base is not None:
             tx._checks.append(self._require_mine(base._snapshot).require_unchanged)
         return tx
@@ -211,11 +218,15 @@ class FileStore:
         return await wait_for_change(self.state_version, since, timeout, _intervals())
 
     def recover(self, *, on_conflict: OnConflict = "raise") -> RecoveryReport:
-        """`txfiles.recover` on this root, with this store's timeout."""
+        """`txfiles.recover` on this root, with this store's timeout; a root that `create` is to make is clean."""
+        if self._is_missing():
+            return RecoveryReport()
         return recovery.recover(self._root, timeout=self._timeout, on_conflict=on_conflict)
 
     def status(self) -> recovery.StoreStatus:
-        """`txfiles.status` of this root."""
+        """`txfiles.status` of this root; one that `create` is to make is clean."""
+        if self._is_missing():
+            return recovery.StoreStatus()
         return recovery.status(self._root)
 
 

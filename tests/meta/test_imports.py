@@ -36,7 +36,7 @@ LAYERS = """
     _documents.foreign  _documents.merging
     _documents.places
 
-    _reading.reader
+    _reading.nothing  _reading.reader
     _reading.question
     _reading.lookout  _reading.overlay
 
@@ -77,7 +77,7 @@ DOORS = {
     "_calls": {"changing", "content", "plan", "settings"},
     "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
     "_documents": {"codecs", "document", "family", "members", "patterns"},
-    "_reading": {"lookout", "question", "reader"},
+    "_reading": {"lookout", "nothing", "question", "reader"},
     "_asyncio": {"file", "snapshot", "tasks", "worker"},
 }
 

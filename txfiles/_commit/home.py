@@ -319,6 +319,18 @@ def open_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
     return fd
 
 
+def is_missing(fs: FileSystem, root: bytes) -> bool:
+    """Whether there is no root. Anything but "no such entry" is raised."""
+    try:
+        fs.stat(None, root)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        error.filename = paths.decode(root)
+        raise
+    return False
+
+
 def _make_directories(fs: FileSystem, path: bytes) -> None:
     """Not durable yet: that is for the first commit (`home_round`), whoever has made them."""
     try:
