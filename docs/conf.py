@@ -21,6 +21,7 @@ version = release = txfiles.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
 myst_heading_anchors = 3  # of #fragments, as code hosts make them
+autoclass_content = "both"  # the arguments are told by the constructors
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # of fsspec and others
 autodoc_preserve_defaults = True

@@ -8,6 +8,10 @@
 TYPE_CHECKING = False  # as type checkers know it; importing typing takes longer than all of this
 if TYPE_CHECKING:
     from txfiles import errors
+    from txfiles._calls.content import Data
+    from txfiles._commit.recover import OnConflict
+    from txfiles._format.journal import Durability
+    from txfiles._format.paths import AnyPath
     from txfiles.aio import AsyncFileTransaction
     from txfiles.async_documents import AsyncDocuments
     from txfiles.documents import Documents, JsonDocuments
@@ -20,12 +24,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AnyPath",
     "AsyncDocuments",
     "AsyncFileTransaction",
+    "Data",
     "Documents",
+    "Durability",
     "FileStore",
     "FileTransaction",
     "JsonDocuments",
+    "OnConflict",
     "RecoveryReport",
     "Snapshot",
     "StoreStatus",
@@ -38,12 +46,16 @@ __all__ = [
 ]
 
 _MODULES = {
+    "AnyPath": "_format.paths",
     "AsyncDocuments": "async_documents",
     "AsyncFileTransaction": "aio",
+    "Data": "_calls.content",
     "Documents": "documents",
+    "Durability": "_format.journal",
     "FileStore": "store",
     "FileTransaction": "transaction",
     "JsonDocuments": "documents",
+    "OnConflict": "_commit.recover",
     "RecoveryReport": "recovery",
     "Snapshot": "snapshot",
     "StoreStatus": "recovery",

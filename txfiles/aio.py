@@ -124,6 +124,7 @@ class AsyncFileTransaction:
         timeout: float | None = 10.0,
         create: bool = False,
     ) -> None:
+        """The arguments are those of `FileTransaction`. Nothing is opened, locked or made before `begin`."""
         self._worker: Worker[ServedTransaction] | None = None  # first, for __del__
         check_settings(durability, timeout)
         given = paths.decode(paths.to_bytes(root))

@@ -47,6 +47,7 @@ class AsyncDocuments:
         timeout: float | None = 10.0,
         create: bool = False,
     ) -> None:
+        """The arguments are those of `Documents`."""
         self._documents = Documents(root, documents, codec=codec, durability=durability, timeout=timeout, create=create)
         self._family = self._documents._family
 

@@ -55,20 +55,7 @@ class Reads(Protocol):
 class Documents:
     """Named documents below `root` that are loaded, saved and edited together.
 
-    Args:
-        root: the directory; it must exist unless `create`.
-        documents: the names, and for each a `Document`, a type, or a value: what the document is as long as its file
-            is missing. It is copied now and at each use. A document is in the file `<name>.json`, or whatever suffix
-            its codec has; a name with a dot in it is the file name. A name with a `*` in it, such as `tasks/*.json`,
-            is an open set of documents: all files that match, by what the `*` stands for.
-        codec: how documents are written that do not say it themselves: `"json"`, `"yaml"`, `"toml"`, `"text"`,
-            `"bytes"`, a `Codec`, or a pair of functions `(loads, dumps)`. Without it the suffix of the file tells, and
-            is JSON for any other.
-        durability, timeout, create: as for `FileTransaction`.
-
-    Raises `DocumentError` for a default that cannot be written, `InvalidPathError` for a name that is no path,
-    `TypeError` for a type that no document can have, and `ValueError` for two names of one file. Cheap to make, safe to
-    share between threads.
+    Cheap to make, safe to share between threads.
 
     >>> docs = Documents(root, {"settings.toml": {"depth": 1}, "notes.txt": "", "tasks/*.json": {}}, create=True)
     >>> with docs.edit() as d:
@@ -88,6 +75,22 @@ class Documents:
         timeout: float | None = 10.0,
         create: bool = False,
     ) -> None:
+        """Nothing is read or made yet, but the defaults are tried.
+
+        Args:
+            root: the directory; it must exist unless `create`.
+            documents: the names, and for each a `Document`, a type, or a value: what the document is as long as its
+                file is missing. It is copied now and at each use. A document is in the file `<name>.json`, or whatever
+                suffix its codec has; a name with a dot in it is the file name. A name with a `*` in it, such as
+                `tasks/*.json`, is an open set of documents: all files that match, by what the `*` stands for.
+            codec: how documents are written that do not say it themselves: `"json"`, `"yaml"`, `"toml"`, `"text"`,
+                `"bytes"`, a `Codec`, or a pair of functions `(loads, dumps)`. Without it the suffix of the file tells,
+                and it is JSON for any other.
+            durability, timeout, create: as for `FileTransaction`.
+
+        Raises `DocumentError` for a default that cannot be written, `InvalidPathError` for a name that is no path,
+        `TypeError` for a type that no document can have, and `ValueError` for two names of one file.
+        """
         self._store = FileStore(root, durability=durability, timeout=timeout, create=create)
         self._family = Family(documents, None if codec is None else codec_of(codec))
 
@@ -215,16 +218,7 @@ class Documents:
 class JsonDocuments(Documents):
     """Named JSON documents below `root`, each in the file `<name>.json`; a name with a dot in it is the file name.
 
-    Args:
-        root: the directory; it must exist unless `create`.
-        defaults: the names, and what a document is as long as its file is missing; copied now and at each use. Also a
-            `Document`, a type, or a name with a `*`, as for `Documents`.
-        indent: spaces for each level, or the white space itself; `None` for one line. Files end in a newline.
-        default, option: as for `FileTransaction.write_json`.
-        durability, timeout, create: as for `FileTransaction`.
-
-    Raises `DocumentError` for a default that is no JSON, `InvalidPathError` for a name that is no path, and
-    `ValueError` for two names of one file. Cheap to make, safe to share between threads.
+    Cheap to make, safe to share between threads.
 
     >>> docs = JsonDocuments(root, {"messages": [], "state": {}}, create=True)
     >>> docs.save(messages=[{"role": "user", "text": "hello"}], state={"turn": 1})
@@ -246,6 +240,19 @@ class JsonDocuments(Documents):
         timeout: float | None = 10.0,
         create: bool = False,
     ) -> None:
+        """Nothing is read or made yet, but the defaults are tried.
+
+        Args:
+            root: the directory; it must exist unless `create`.
+            defaults: the names, and what a document is as long as its file is missing; copied now and at each use.
+                Also a `Document`, a type, or a name with a `*`, as for `Documents`.
+            indent: spaces for each level, or the white space itself; `None` for one line. Files end in a newline.
+            default, option: as for `FileTransaction.write_json`.
+            durability, timeout, create: as for `FileTransaction`.
+
+        Raises `DocumentError` for a default that is no JSON, `InvalidPathError` for a name that is no path, and
+        `ValueError` for two names of one file.
+        """
         codec = Json(indent=indent, default=default, option=option)
         super().__init__(root, defaults, codec=codec, durability=durability, timeout=timeout, create=create)
 

@@ -85,6 +85,7 @@ class Snapshot:
         durable: bool,
         create: bool,
     ) -> None:
+        """For `FileStore.snapshot`. Nothing is read before it is entered. Raises `InvalidPathError`."""
         self._reader: Reader | Nothing | None = None
         self._fs = fs
         self._root = root

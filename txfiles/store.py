@@ -41,8 +41,7 @@ T = TypeVar("T")
 class FileStore:
     """A root directory and the settings of its transactions. Cheap to make, safe to share between threads.
 
-    The arguments are those of `FileTransaction`. With `create`, a root that is missing reads as an empty one, and
-    only a transaction makes it.
+    With `create`, a root that is missing reads as an empty one, and only a transaction makes it.
     """
 
     def __init__(
@@ -53,6 +52,7 @@ class FileStore:
         timeout: float | None = 10.0,
         create: bool = False,
     ) -> None:
+        """The arguments are those of `FileTransaction`. Nothing is opened or made yet."""
         check_settings(durability, timeout)
         self._root = paths.decode(locate(system.current(), root))
         self._durability: Durability = durability

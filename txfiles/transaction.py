@@ -41,13 +41,6 @@ class FileTransaction(Changing):
 
     As a context manager it begins on entering, commits at the end of the block, and rolls back when the block raises.
 
-    Args:
-        root: the directory; it must exist unless `create`. It is fixed here: a later `chdir` changes nothing.
-        durability: `"full"`, safe against power loss once the commit returned; `"process"`, no fsync at all, safe
-            against the death of the process only.
-        timeout: seconds to wait for other writers of the root; `None` for ever, `0` not at all.
-        create: make the root when it is missing.
-
     Paths are relative to the root, `str`, `bytes` or `os.PathLike`. Before the commit nothing of the root changes; what
     is staged lies in its private directory `.txfiles`. A transaction may be handed from thread to thread, and its
     calls are serialised; it belongs to the process that began it.
@@ -65,6 +58,15 @@ class FileTransaction(Changing):
         timeout: float | None = 10.0,
         create: bool = False,
     ) -> None:
+        """Nothing is opened, locked or made before `begin`. Raises `ValueError` for a setting that is none.
+
+        Args:
+            root: the directory; it must exist unless `create`. It is fixed here: a later `chdir` changes nothing.
+            durability: `"full"`, safe against power loss once the commit returned; `"process"`, no fsync at all, safe
+                against the death of the process only.
+            timeout: seconds to wait for other writers of the root; `None` for ever, `0` not at all.
+            create: make the root when it is missing.
+        """
         check_settings(durability, timeout)
         super().__init__(locate(system.current(), root))
         self._durability: Durability = durability

@@ -77,7 +77,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_reference_has_every_public_name() -> None:
     text = (CHECKOUT / "docs/api.rst").read_text()
     for name in set(txfiles.__all__) - {"__version__"}:
-        directive = "automodule:: txfiles." if inspect.ismodule(getattr(txfiles, name)) else "auto(class|function):: "
+        directive = (
+            "automodule:: txfiles." if inspect.ismodule(getattr(txfiles, name)) else "(auto(class|function)|py:data):: "
+        )
         assert re.search(rf"^.. {directive}{name}(\(\))?$", text, re.MULTILINE), name
     for path in (CHECKOUT / "txfiles/integrations").glob("[!_]*.py"):
         assert f"\n.. automodule:: txfiles.integrations.{path.stem}\n" in text

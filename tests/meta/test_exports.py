@@ -9,13 +9,16 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import is_dataclass
 from pathlib import Path
+from types import UnionType
+from typing import Literal, get_origin
 
 import pytest
 
 import txfiles
 from tests.support.documents import pages
-from tests.support.procs import CHECKOUT
+from tests.support.procs import CHECKOUT, run_python
 
 EXPORTS = [name for name in txfiles.__all__ if not name.startswith("__")]
 _HEAVY = ["asyncio", "concurrent.futures", "ctypes", "filelock", "orjson", "tempfile", "urllib.parse"]
@@ -40,7 +43,8 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_every_export_is_documented(name: str) -> None:
     text = "\n".join(page.read_text() for page in [*pages(), CHECKOUT / "CHANGELOG.md"])
     assert re.search(rf"\b{name}\b", text), f"neither README.md nor docs/ nor CHANGELOG.md mentions {name}"
-    assert inspect.getdoc(getattr(txfiles, name))
+    value = getattr(txfiles, name)
+    assert inspect.getdoc(value) or get_origin(value) in (Literal, UnionType)  # an alias of a type
 
 
 @pytest.mark.parametrize("name", [name for name in EXPORTS if inspect.isclass(getattr(txfiles, name))])
@@ -54,6 +58,21 @@ def test_every_public_method_has_a_docstring(name: str) -> None:
         if not member.startswith("_") and (callable(value) or isinstance(value, property)) and not inspect.getdoc(value)
     ]
     assert not bare
+
+
+@pytest.mark.parametrize("name", [name for name in EXPORTS if inspect.isclass(getattr(txfiles, name))])
+def test_every_constructor_has_a_docstring(name: str) -> None:
+    cls = getattr(txfiles, name)
+    if not is_dataclass(cls):
+        assert inspect.getdoc(vars(cls)["__init__"])
+
+
+def test_the_types_of_arguments_are_exported_and_importing_them_is_cheap() -> None:
+    for name in ("AnyPath", "Data", "Durability", "OnConflict", "RecoveryReport"):
+        assert name in EXPORTS
+    code = "import sys; from txfiles import AnyPath, Data, Durability; print(*sys.modules)"
+    done = run_python(code)
+    assert [name for name in _HEAVY if name in done.stdout.split()] == []
 
 
 def test_the_version_is_one() -> None:

@@ -33,6 +33,7 @@ _PACKAGES = {
     "unshare": "util-linux",
     "flock": "util-linux",
     "systemd-analyze": "systemd",
+    "node": "nodejs",
 }
 
 

@@ -83,7 +83,7 @@ class Worker(Generic[S]):
     def __init__(self, make: Callable[[], S], pid: int) -> None:
         self.tx: S | None = None
         self.pid = pid
-        self.ended = False
+        self.ended: bool = False
         self._make = make
         self._stopped = False
         self._files: list[IO[Any]] = []

@@ -21,21 +21,22 @@ _BOM = b"\xef\xbb\xbf"
 class Codec:
     """A pair of functions: `loads` makes a value of the bytes of a file, `dumps` makes bytes (or a `str`) of a value.
 
-    Args:
-        suffix: what the name of a document without a dot gets, `".dat"` or nothing.
-
     What the functions raise becomes a `DocumentError`, but for `OSError` and `MemoryError`.
 
     >>> rows = Codec(lambda data: data.decode().split(), " ".join, suffix=".txt")
     """
 
-    suffix = ""
-    has_null = True
+    has_null: bool = True
 
     def __init__(self, loads: Callable[[bytes], Any], dumps: Callable[[Any], bytes | str], *, suffix: str = "") -> None:
+        """The functions are called when a document is read or written.
+
+        Args:
+            suffix: what the name of a document without a dot gets, `".dat"` or nothing.
+        """
         self._loads = loads
         self._dumps = dumps
-        self.suffix = suffix
+        self.suffix: str = suffix
 
     def read(self, data: bytes, shown: str) -> Any:
         """The value. Raises `DocumentError`."""
@@ -69,7 +70,7 @@ def _failed(error: Exception, what: str, shown: str) -> Exception:
 
 
 class Json(Codec):
-    """JSON in UTF-8, with a final newline; the arguments are those of `FileTransaction.write_json`."""
+    """JSON in UTF-8, with a final newline."""
 
     def __init__(
         self,
@@ -78,10 +79,11 @@ class Json(Codec):
         default: Callable[[Any], Any] | None = None,
         option: int | None = None,
     ) -> None:
+        """The arguments are those of `FileTransaction.write_json`. Raises `ValueError` for what is no indent."""
         json.check_indent(indent)
         self._how: Any = {"default": default, "option": option}
         self._indent = indent
-        self.suffix = ".json"
+        self.suffix: str = ".json"
 
     def read(self, data: bytes, shown: str) -> Any:
         return json.loads(data, shown)
@@ -119,8 +121,9 @@ class Yaml(Codec):
     """YAML 1.2 in UTF-8, with the extra `yaml`. A value that was loaded keeps its comments and quotes."""
 
     def __init__(self) -> None:
+        """Raises `ImportError` without the extra."""
         self._ruamel = _library("ruamel.yaml", "yaml")
-        self.suffix = ".yaml"
+        self.suffix: str = ".yaml"
 
     def _parser(self, kind: str) -> Any:
         parser = self._ruamel.YAML(typ=kind, pure=True)
@@ -158,11 +161,12 @@ class Yaml(Codec):
 class Toml(Codec):
     """TOML 1.0, with the extra `toml`. A value that was loaded keeps its comments. There is no null."""
 
-    has_null = False
+    has_null: bool = False
 
     def __init__(self) -> None:
+        """Raises `ImportError` without the extra."""
         self._tomlkit = _library("tomlkit", "toml")
-        self.suffix = ".toml"
+        self.suffix: str = ".toml"
 
     def read(self, data: bytes, shown: str) -> Any:
         self.read_plain(data, shown)  # the parser of the standard library judges, this one keeps the comments

@@ -24,20 +24,7 @@ _MISSING: Any = object()
 
 
 class Document:
-    """What one of several `Documents` is.
-
-    Args:
-        default: the value as long as the file is missing; that of `type()` if there is a type.
-        type: what values are made of: a dataclass, an attrs class, a model of pydantic, a `msgspec.Struct`, or a type
-            of these and of those of Python, such as `dict[str, Task]`. Checked on load and on save. Not needed where
-            the default is of such a class.
-        codec: how it is written: `"json"`, `"yaml"`, `"toml"`, `"text"`, `"bytes"`, a `Codec`, or a pair of functions
-            `(loads, dumps)`; otherwise as all documents are.
-        file: the path below the root, if it is not made of the name.
-        version: of what the program writes, 1 or more. It is in the file, under `version_key`, and not in the value.
-            A file of a later version raises `DocumentVersionError`.
-        migrate: called with what an older file has, and its version (0 if it has none); returns what this version has.
-    """
+    """What one of several `Documents` is."""
 
     def __init__(
         self,
@@ -50,12 +37,27 @@ class Document:
         migrate: Migrate | None = None,
         version_key: str = "version",
     ) -> None:
+        """Raises `ValueError` for a version that is none; the rest is looked at where `Documents` are made.
+
+        Args:
+            default: the value as long as the file is missing; that of `type()` if there is a type.
+            type: what values are made of: a dataclass, an attrs class, a model of pydantic, a `msgspec.Struct`, or a
+                type of these and of those of Python, such as `dict[str, Task]`. Checked on load and on save. Not needed
+                where the default is of such a class.
+            codec: how it is written: `"json"`, `"yaml"`, `"toml"`, `"text"`, `"bytes"`, a `Codec`, or a pair of
+                functions `(loads, dumps)`; otherwise as all documents are.
+            file: the path below the root, if it is not made of the name.
+            version: of what the program writes, 1 or more. It is in the file, under `version_key`, and not in the
+                value. A file of a later version raises `DocumentVersionError`.
+            migrate: called with what an older file has, and its version (0 if it has none); returns what this version
+                has.
+        """
         if version is not None and (not isinstance(version, int) or isinstance(version, bool) or version < 1):
             raise ValueError(f"version is a number, 1 or more; not {version!r}")
         if migrate is not None and version is None:
             raise ValueError("migrate needs the version that it leads to")
-        self.default = default
-        self.type = default.__class__ if type is None and typed.has_type(default) else type
+        self.default: Any = default
+        self.type: Any = default.__class__ if type is None and typed.has_type(default) else type
         self.codec = codec
         self.file = file
         self.version = version
@@ -81,10 +83,10 @@ class Kind:
         file = name if document.file is None else document.file
         chosen = codecs.codec_of(document.codec) if document.codec is not None else codec
         self.name = name
-        self.codec = chosen or codecs.codec_for(file)
+        self.codec: Codec = chosen or codecs.codec_for(file)
         if document.file is None and "." not in file and file:
             file += self.codec.suffix
-        self.file = paths.decode(paths.normalize(file))
+        self.file: str = paths.decode(paths.normalize(file))
         self._document = document
         self._load = None if document.type is None else typed.loader(document.type)
         self._default: Any = None

@@ -18,6 +18,8 @@ class Pattern:
     """One `*` in a path, for a part of one component of it. `fixed` are files that are none of the set."""
 
     def __init__(self, pattern: str, fixed: Iterable[str]) -> None:
+        self.before: str
+        self.after: str
         self.before, _, self.after = pattern.partition("*")
         if set("*?[") & set(self.after + self.before):
             raise ValueError(f"{pattern!r} is no pattern for documents: it has one *, and no ? or [")

@@ -9,20 +9,19 @@ import functools
 import math
 import re
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, Protocol
 
 from txfiles._format.layout import PRIVATE
 from txfiles.errors import InvalidPathError, TxFilesError
 
-if TYPE_CHECKING:
-    from typing import Protocol
 
-    class PathLike(Protocol):
-        """`os.PathLike`, spelled here because only the boundary imports `os`."""
+class PathLike(Protocol):
+    """`os.PathLike`, spelled here because only the boundary imports `os`."""
 
-        def __fspath__(self) -> str | bytes: ...
+    def __fspath__(self) -> str | bytes: ...
 
-    AnyPath = str | bytes | PathLike
+
+AnyPath = str | bytes | PathLike
 
 ROOT = b""
 _REMEMBERED = 4096  # spellings of paths: most programs write the same files again and again

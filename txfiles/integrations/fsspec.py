@@ -17,14 +17,18 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 try:
-    from fsspec import AbstractFileSystem
     from fsspec.compression import compr
     from fsspec.core import get_compression
     from fsspec.implementations.local import LocalFileSystem
-    from fsspec.transaction import Transaction
     from fsspec.utils import stringify_path
-except ImportError as error:
-    raise ImportError("the package `fsspec` is missing: pip install 'txfiles[fsspec]'", name=error.name) from error
+
+    if TYPE_CHECKING:  # fsspec has no types
+        from txfiles.integrations._untyped import AbstractFileSystem, Transaction
+    else:
+        from fsspec import AbstractFileSystem
+        from fsspec.transaction import Transaction
+except ImportError as _error:
+    raise ImportError("the package `fsspec` is missing: pip install 'txfiles[fsspec]'", name=_error.name) from _error
 
 from txfiles._format import layout, paths
 from txfiles.errors import InvalidPathError
@@ -138,8 +142,8 @@ class TxFilesFileSystem(AbstractFileSystem):
             raise ValueError("which directory? root='/...' names it")
         if not Path(chosen).is_absolute():
             raise ValueError(f"the root must be an absolute path, not {chosen!r}: instances outlive a chdir")
-        self.root = self._strip_protocol(chosen)
-        self.store = FileStore(self.root, durability=durability, timeout=timeout, create=create)
+        self.root: str = self._strip_protocol(chosen)
+        self.store: FileStore = FileStore(self.root, durability=durability, timeout=timeout, create=create)
         self._committed = _views.Committed(self.store.root, timeout, durable=durability == "full")
 
     @property

@@ -20,9 +20,9 @@ try:
         TransientError,
     )
     from zope.interface import implementer
-except ImportError as error:
+except ImportError as _error:
     message = "the package `transaction` is missing: pip install 'txfiles[transaction]'"
-    raise ImportError(message, name=error.name) from error
+    raise ImportError(message, name=_error.name) from _error
 
 from txfiles.errors import ConflictError, LockTimeoutError, TransactionClosedError
 
@@ -82,7 +82,7 @@ class TxFilesDataManager:
     def __init__(self, files: FileTransaction, manager: Any = transaction.manager) -> None:
         self.transaction_manager = manager
         self.files = _begun(files)
-        self.left = False
+        self.left: bool = False
         self._savepoints: list[_Savepoint] = []
         try:
             manager.get().join(self)

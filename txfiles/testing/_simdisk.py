@@ -29,8 +29,8 @@ class Disk:
     def __init__(self, *, reuse: bool) -> None:
         self.nodes: dict[int, Node] = {}
         self.reuse = reuse
-        self.version = 0  # another one after every change, also of what is durable
-        self.used = 0  # bytes
+        self.version: int = 0  # another one after every change, also of what is durable
+        self.used: int = 0  # bytes
         self._token = object()  # what marks the nodes that belong to this copy alone
         self._last = 0  # id or serial
         self._free: list[int] = []  # a heap

@@ -85,7 +85,7 @@ class SimFS(SimCalls):
         if disk is None:
             self.mkdirs(root)
         self.calls = 0
-        self.crashed = False
+        self.crashed: bool = False
         self.plan: Callable[[int, str], None] | None = None
         self.after: Callable[[int, str], None] | None = None
         self.watch: Callable[[SimFS], None] | None = None
