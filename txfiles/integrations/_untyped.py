@@ -1,4 +1,4 @@
-"""For type checkers only: what this package uses of classes of fsspec, which has no types."""
+"""For type checkers only: what this package uses of classes that have no types."""
 
 from __future__ import annotations
 
@@ -30,3 +30,7 @@ class Transaction:
     start: Any
 
     def __init__(self, fs: Any, **options: Any) -> None: ...
+
+
+class TransientError(Exception):
+    """`transaction.interfaces.TransientError`."""

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 try:
     import transaction
-    from transaction.interfaces import (
-        IDataManagerSavepoint,
-        IRetryDataManager,
-        ISavepointDataManager,
-        TransientError,
-    )
+    from transaction.interfaces import IDataManagerSavepoint, IRetryDataManager, ISavepointDataManager
     from zope.interface import implementer
+
+    if TYPE_CHECKING:
+        from txfiles.integrations._untyped import TransientError
+    else:
+        from transaction.interfaces import TransientError
 except ImportError as _error:
     message = "the package `transaction` is missing: pip install 'txfiles[transaction]'"
     raise ImportError(message, name=_error.name) from _error
@@ -81,7 +81,7 @@ class TxFilesDataManager:
 
     def __init__(self, files: FileTransaction, manager: Any = transaction.manager) -> None:
         self.transaction_manager = manager
-        self.files = _begun(files)
+        self.files: FileTransaction = _begun(files)
         self.left: bool = False
         self._savepoints: list[_Savepoint] = []
         try:
