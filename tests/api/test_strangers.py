@@ -47,7 +47,8 @@ def _begin(root: Path) -> None:
 
 
 def _snapshot(root: Path) -> None:
-    FileStore(root).snapshot("victim").__enter__()
+    with FileStore(root).snapshot("victim"):
+        pass
 
 
 def _state_version(root: Path) -> None:
@@ -100,6 +101,56 @@ def test_members_of_a_group_trust_each_other() -> None:
         run_python(_PLANT, root, **as_user(1000, groups=[5000])).check()
         run_python("from txfiles import recover; recover(sys.argv[1])", root, **as_user(1001, groups=[5000]))
         assert tree(root) == {"victim": b"planted"}
+
+
+@pytest.mark.parametrize("reading", [_snapshot, _state_version])
+@pytest.mark.parametrize(("user", "group", "bits"), [(1000, 1000, 0o755), (0, 5000, 0o2775), (1001, 5000, 0o2775)])
+def test_who_only_reads_replays_no_journal_of_others(
+    reading: Callable[[Path], object], user: int, group: int, bits: int
+) -> None:
+    """Root reads in the root of a user, and of a group; in neither may the user replace what is root's."""
+    with public_directory() as root:
+        os.chown(root, user, group)
+        root.chmod(bits)
+        (root / "closed").mkdir()
+        (root / "victim").write_text("precious")
+        begin = "from txfiles import *; FileTransaction(sys.argv[1]).begin().rollback()"
+        run_python(begin, root, **as_user(1000, groups=[group])).check()
+        run_python(_PLANT, root, **as_user(1000, groups=[group])).check()
+        reading(root)
+        assert tree(root) == {"closed": None, "victim": b"precious"}
+        assert len(status(root).pending) == 1
+
+
+def test_who_only_reads_replays_what_is_his_alone() -> None:
+    with public_directory() as root:
+        os.chown(root, 1000, 1000)
+        (root / "victim").write_text("precious")
+        run_python(_PLANT, root, **as_user(1000)).check()
+        _snapshot(root)
+        code = """
+            from txfiles import FileStore
+            with FileStore(sys.argv[1]).snapshot("victim") as snap:
+                print(snap.read_text("victim"))
+        """
+        assert run_python(code, root, **as_user(1000)).check().stdout == "planted\n"
+        assert tree(root) == {"victim": b"planted"}
+        assert status(root).clean
+
+
+def test_who_only_reads_replays_nothing_that_another_wrote_while_it_was_shared() -> None:
+    with public_directory() as root:
+        os.chown(root, 1000, 5000)
+        root.chmod(0o2775)
+        (root / "victim").write_text("precious")
+        begin = "from txfiles import *; FileTransaction(sys.argv[1]).begin().rollback()"
+        run_python(begin, root, **as_user(1000, groups=[5000])).check()
+        run_python(_PLANT, root, **as_user(1001, groups=[5000])).check()
+        root.chmod(0o755)
+        (root / ".txfiles").chmod(0o700)
+        code = "from txfiles import *; FileStore(sys.argv[1]).state_version()"
+        run_python(code, root, **as_user(1000)).check()
+        assert tree(root) == {"victim": b"precious"}
 
 
 @pytest.mark.parametrize("death", [("link", 1), ("link", 2), ("sync_file", 2), ("rename", 2)])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _FORMAT = re.compile(rb"txfiles ([0-9]{1,9}) ([a-z]{1,32})\n")
 _FORMAT_AT_MOST = 4096  # bytes
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 _REMEMBERED = 256  # format files
 
 
@@ -141,6 +141,14 @@ class Home:
         except FileNotFoundError:
             return False
 
+    def is_the_callers_own(self) -> bool:
+        """Whether nobody but the caller (and the superuser) can have written what is pending."""
+        private, uid = self.fs.fstat(self.private_fd), self.fs.ids()[0]
+        if private.st_uid != uid or private.st_mode & 0o022:
+            return False
+        journals = [name for name in self.names() if layout.parse(name).kind not in ("permanent", "token", "old")]
+        return all(self.fs.stat(self.private_fd, name).st_uid == uid for name in journals)
+
     def share(self, fd: int, mode: int = 0o600) -> Stat:
         """Give a new file of our own its mode, whatever the umask, and to all who may write the private directory.
 
@@ -185,15 +193,7 @@ class Home:
         fd = self.fs.open_read(self.private_fd, name)
         try:
             found = self.fs.fstat(fd)
-            size = found.st_size
-            if size > limit:
-                shown = paths.decode(name)
-                raise JournalCorruptError(f"{shown} is too large", path=shown)
-            chunks = [self.fs.read(fd, size + 1)]
-            if len(chunks[0]) != size:
-                while chunk := self.fs.read(fd, _CHUNK):
-                    chunks.append(chunk)
-            return b"".join(chunks), found
+            return read_whole(self.fs, fd, found.st_size, name, limit), found
         finally:
             release(self.fs, fd)
 
@@ -253,6 +253,26 @@ class Home:
     def refuse_without_format(self) -> RecoveryError:
         shown = paths.decode(paths.join(self.root, layout.PRIVATE))
         return RecoveryError(f"{shown!r} holds a journal but no valid format file; nothing was touched", path=shown)
+
+
+def read_whole(fs: FileSystem, fd: int, size: int, name: bytes, limit: int = journal.MAX_SIZE) -> bytes:
+    """What follows in an open file, of about `size` bytes. Raises `JournalCorruptError` for more than `limit` bytes.
+
+    A hole ends it: text has none, and whoever plants a sparse file has paid for none of its size.
+    """
+    chunks: list[bytes] = []
+    have = 0
+    while have <= limit and size <= limit:
+        wanted = min(max(0, size - have) + 1, _CHUNK)  # the one more tells whether it has become longer
+        chunk = fs.read(fd, wanted)
+        have += len(chunk)
+        if not chunk or (len(chunk) == _CHUNK and not chunk.strip(b"\0")):
+            return b"".join(chunks)
+        chunks.append(chunk)
+        if have == size and len(chunk) < wanted:
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    shown = paths.decode(name)
+    raise JournalCorruptError(f"{shown} is too large", path=shown)
 
 
 _known_formats: set[tuple[int, int, int, int] | None] = set()

@@ -208,7 +208,7 @@ def _roll_forward(
         names = (layout.journal(journal.tid, "intent"), layout.journal(journal.tid, "committed"))
         home.fs.rename(home.private_fd, names[0], home.private_fd, names[1])
     # A directory may have been made anew since, by others or by a recovery that was killed: it has to be there to stay.
-    above = {directory for op in journal.ops for directory in paths.ancestors(op.path)}
+    above = paths.above(op.path for op in journal.ops)
     _sync(home, journal, lambda: sync_directories(home, above))
     try:
         apply(home, journal, skip, force, same_tree=same_tree)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -282,9 +283,9 @@ def _decode_body(body: Any) -> Journal:
     named = dict(journal.dirs)
     if len(named) != len(journal.dirs):
         raise ValueError("a directory is listed twice")
-    for parent in {paths.split(op.path)[0] for op in journal.ops}:
-        if any(above not in named for above in (*paths.ancestors(parent), parent)):
-            raise ValueError(f"the directories above {parent!r} are not listed")
+    for path in itertools.chain((op.path for op in journal.ops), filter(None, named)):
+        if paths.split(path)[0] not in named:  # so each has all that are above it
+            raise ValueError(f"the directory above {path[-80:]!r} is not listed")
     return journal
 
 

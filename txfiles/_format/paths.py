@@ -9,10 +9,13 @@ import functools
 import math
 import re
 import sys
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from txfiles._format.layout import PRIVATE
 from txfiles.errors import InvalidPathError, TxFilesError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 
 class PathLike(Protocol):
@@ -176,6 +179,26 @@ def ancestors(path: bytes) -> list[bytes]:
     """The directories above `path`, the root first."""
     parts = path.split(b"/")
     return [b"/".join(parts[:n]) for n in range(len(parts))]
+
+
+def on_the_way(path: bytes) -> Iterator[bytes]:
+    """The directories above `path` that are below the root, the first first: for who stops at one that is missing."""
+    end = path.find(b"/")
+    while end >= 0:
+        yield path[:end]
+        end = path.find(b"/", end + 1)
+
+
+def above(names: Iterable[bytes]) -> set[bytes]:
+    """The directories above any of these, each taken once: deep ones in common cost no more than one."""
+    out: set[bytes] = set()
+    for path in names:
+        while path:
+            path, _ = split(path)
+            if path in out:
+                break
+            out.add(path)
+    return out
 
 
 def is_below(path: bytes, directory: bytes) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from txfiles._commit import inventory
 from txfiles._commit.evidence import Evidence
-from txfiles._commit.home import Home, format_is_known, open_private, open_root
+from txfiles._commit.home import Home, format_is_known, open_private, open_root, read_whole
 from txfiles._commit.recover import check_format, judge
 from txfiles._disk.system import release
 from txfiles._format import layout, paths
@@ -25,7 +25,6 @@ NEVER = "0"  # the version of a state before the first commit
 
 _UNDER_WAY = (b".committed", b".aborting", b".intent")
 _MANY = 200  # names that one getdents(2) surely returns; while more are listed, one of them can be renamed unseen
-_CHUNK = 1 << 20
 _HEADER = 160  # bytes of a journal that hold its checksum
 _REMEMBERED = 256  # roots
 _TICK = 0.05  # seconds; the kernel's is 0.01 at most
@@ -244,11 +243,9 @@ class Lookout:
         if self.head_fd < 0:
             return None
         self.fs.seek(self.head_fd, 0, 0)
-        chunks = []
-        while chunk := self.fs.read(self.head_fd, _CHUNK):
-            chunks.append(chunk)
         try:
-            return decode(b"".join(chunks), "HEAD")
+            raw = read_whole(self.fs, self.head_fd, self.fs.fstat(self.head_fd).st_size, layout.HEAD)
+            return decode(raw, "HEAD")
         except JournalCorruptError:
             return None
 

@@ -194,8 +194,15 @@ class Reader:
         return True
 
     def _recover(self) -> bool | None:
-        """Recover, or say that the lock is taken. `None`: this is not allowed here, or recovery needs a decision."""
+        """Recover, or say that the lock is taken. `None`: this is not allowed here, or recovery needs a decision.
+
+        What others may have written is read, and replayed only for who opens the root for writing: the journal of a
+        user would otherwise have root, who only reads, replace files that the user may not.
+        """
         home = self._lookout.home
+        if not home.is_the_callers_own():
+            self._may_recover = False
+            return None
         try:
             home.lock.acquire(0, object())
             try:

@@ -106,7 +106,7 @@ class Tree:
             raise
 
     def _parent_is_no_directory(self, path: bytes) -> bool:
-        for parent in paths.ancestors(path)[1:]:
+        for parent in paths.on_the_way(path):
             found = self.stat(parent)
             if found is None or not stat.S_ISDIR(found.st_mode):
                 return True
@@ -172,6 +172,7 @@ def resolve(
     todo = deque(path.split(b"/"))
     done: list[bytes] = []
     links = 0
+    missing: int | None = None  # how many components are there, once one is not
     node: Node | None = Node("dir")
     while todo:
         part = todo.popleft()
@@ -184,8 +185,9 @@ def resolve(
             node = Node("dir")
             continue
         paths.check_component(part, shown)
-        here = b"/".join([*done, part])
-        node = look(here)
+        if missing is not None and len(done) <= missing:
+            missing = None
+        node = look(b"/".join([*done, part])) if missing is None else None
         if node is not None and node.kind == "link" and (todo or follow_last):
             links += 1
             if links > _LINKS_AT_MOST:
@@ -200,5 +202,7 @@ def resolve(
             continue
         if todo and node is not None and node.kind != "dir":
             raise NotADirectoryError(errno.ENOTDIR, "a parent is not a directory", shown)
+        if node is None and missing is None:
+            missing = len(done)
         done.append(part)
     return b"/".join(done), node

@@ -160,7 +160,7 @@ class View(Generic[C]):
 
     def parent_is_directory(self, path: bytes) -> bool:
         """Every directory above is one in this view."""
-        return all((node := self.look(above)) is not None and node.kind == "dir" for above in paths.ancestors(path)[1:])
+        return all((node := self.look(above)) is not None and node.kind == "dir" for above in paths.on_the_way(path))
 
     def require_directory(self, path: bytes) -> None:
         node = Node("dir") if not path else self.look(path)

@@ -278,3 +278,23 @@ def test_depth(pattern: str | bytes, depth: float) -> None:
 def test_a_pattern_with_a_nul_byte() -> None:
     with pytest.raises(InvalidPathError, match="NUL"):
         _paths.compile_glob("a\0*")
+
+
+@given(st.lists(st.lists(st.sampled_from([b"a", b"b", b"cc"]), min_size=1, max_size=5), max_size=5))
+def test_the_directories_above_several_paths(several: list[list[bytes]]) -> None:
+    names = [b"/".join(parts) for parts in several]
+    assert _paths.above(names) == {directory for name in names for directory in _paths.ancestors(name)}
+    assert all(list(_paths.on_the_way(name)) == _paths.ancestors(name)[1:] for name in names)
+
+
+def test_what_is_above_many_deep_paths_is_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bytes] = []
+    split = _paths.split
+
+    def counting(path: bytes) -> tuple[bytes, bytes]:
+        calls.append(path)
+        return split(path)
+
+    monkeypatch.setattr(_paths, "split", counting)
+    assert len(_paths.above(b"d/" * 300 + b"%d" % number for number in range(500))) == 301
+    assert len(calls) == 300 + 500
