@@ -16,8 +16,9 @@ import pytest
 
 from tests.support.procs import CHECKOUT
 from txfiles import FileTransaction
+from txfiles._cli.options import parser
 from txfiles._disk import system
-from txfiles.cli import _parser, main
+from txfiles.cli import main
 from txfiles.testing._faults import FaultyFS
 
 
@@ -52,7 +53,7 @@ def test_put_replaces_several_files_at_once(root: Path, tmp_path: Path, capsys: 
     source = tmp_path / "source"
     source.write_bytes(b"x" * 2048)
     assert main(["put", str(root), f"a={source}", f"sub/b={source}"]) == 0
-    assert "2.0 KiB" in capsys.readouterr().out
+    assert capsys.readouterr().out == "2 files replaced together\n"
     assert (root / "sub" / "b").read_bytes() == b"x" * 2048
     code, found = _json(capsys, "put", str(root), f"a={source}")
     assert (code, found) == (0, {"written": {"a": 2048}})
@@ -83,32 +84,6 @@ def test_usage_errors(words: list[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == 2
-
-
-def test_sync_makes_equal(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = tmp_path / "site"
-    (source / "css").mkdir(parents=True)
-    (source / "index.html").write_text("new")
-    (source / "css" / "a.css").write_text("same")
-    (source / "draft.tmp").write_text("no")
-    (root / "css").mkdir()
-    (root / "css" / "a.css").write_text("same")
-    (root / "old.html").write_text("old")
-    (root / "keep.tmp").write_text("excluded")
-    unchanged = os.stat(root / "css" / "a.css").st_ino
-    code, found = _json(capsys, "sync", str(source), str(root), "--exclude", "*.tmp")
-    assert code == 0
-    assert (found["written"], found["deleted"], found["unchanged"]) == (["index.html"], [], 1)
-    assert (root / "old.html").exists()
-    code, found = _json(capsys, "sync", str(source), str(root), "--exclude", "*.tmp", "--delete")
-    assert (found["written"], found["deleted"]) == ([], ["old.html"])
-    assert sorted(p.name for p in root.rglob("*") if ".txfiles" not in p.parts) == [
-        "a.css",
-        "css",
-        "index.html",
-        "keep.tmp",
-    ]
-    assert os.stat(root / "css" / "a.css").st_ino == unchanged
 
 
 def test_a_crash_is_seen_verified_and_recovered(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,50 +179,6 @@ def test_ctrl_c_leaves_nothing(root: Path) -> None:
     assert (root / "a").read_text() == "old"
 
 
-def _contents(root: Path) -> dict[str, str]:
-    found = sorted(p for p in root.rglob("*") if ".txfiles" not in p.parts)
-    return {str(p.relative_to(root)): "->" if p.is_symlink() else "/" if p.is_dir() else p.read_text() for p in found}
-
-
-def test_sync_replaces_links_and_does_not_follow_them(root: Path, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    (source / "d").mkdir(parents=True)
-    for name in ("d/f", "d/g", "a", "b"):
-        (source / name).write_text(f"new {name}")
-    (root / "e").mkdir()
-    (root / "e/f").write_text("old")
-    (root / "d").symlink_to("e")
-    (root / "b").write_text("old b")
-    (root / "a").symlink_to("b")
-    assert main(["sync", str(source), str(root)]) == 0
-    assert _contents(root) == {**_contents(source), "e": "/", "e/f": "old"}
-    assert main(["sync", str(source), str(root), "--delete"]) == 0
-    assert _contents(root) == _contents(source)
-
-
-def test_sync_where_files_and_directories_change_places(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = tmp_path / "source"
-    (source / "x/i").mkdir(parents=True)
-    (source / "x/i/deep").write_text("1")
-    (source / "y").write_text("2")
-    (root / "x").write_text("a file")
-    (root / "y/in").mkdir(parents=True)
-    (root / "y/in/it").write_text("a directory")
-    before = _contents(root)
-    assert main(["sync", str(source), str(root)]) == 1
-    assert "--delete" in capsys.readouterr().err
-    assert main(["sync", str(source), str(root), "--delete", "--exclude", "it"]) == 1
-    assert _contents(root) == before
-    assert main(["sync", str(source), str(root), "--delete"]) == 0
-    assert _contents(root) == _contents(source)
-    (source / "y").unlink()
-    (source / "x/i/deep").unlink()
-    assert main(["sync", str(source), str(root), "--delete"]) == 0
-    assert _contents(root) == {"x": "/", "x/i": "/"}, "directories that are in the source stay"
-
-
 @pytest.mark.parametrize("where", ["/dev/full", "a closed pipe"])
 def test_what_is_done_is_done_also_when_it_cannot_be_told(root: Path, where: str) -> None:
     command = [sys.executable, "-m", "txfiles", "put", str(root), f"a={__file__}"]
@@ -263,17 +194,6 @@ def test_what_is_done_is_done_also_when_it_cannot_be_told(root: Path, where: str
     assert done.stderr.decode().startswith("txfiles: done, but it cannot be told")
     assert b"Traceback" not in done.stderr
     assert (root / "a").exists()
-
-
-def test_names_are_told_in_letters(root: Path, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / os.fsdecode(b"\x1b[31m\n\xff\xc3\xa9")).write_text("")
-    command = [sys.executable, "-m", "txfiles", "sync", str(source), str(root)]
-    env = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
-    done = subprocess.run(command, env=env, capture_output=True, check=False)
-    assert done.returncode == 0
-    assert done.stdout.splitlines()[0] == rb"+ \x1b[31m\n\udcff\xe9"
 
 
 def test_what_is_wrong_with_the_words(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,7 +240,7 @@ def test_decide_with_a_conflict(root: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def _commands() -> list[str]:
-    [commands] = [a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    [commands] = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
     return list(commands.choices)
 
 

@@ -15,9 +15,21 @@ PACKAGE = Path(__file__).resolve().parents[2] / "txfiles"
 # not know each other. `integrations` and `testing` stand for all their modules.
 LAYERS = """
     __main__
-    cli  integrations
+    cli
+
+    _cli.options
+    _cli.look  _cli.put  _cli.sync
+    _cli.answer  _cli.progress
+    _cli.output
+
+    integrations
     testing
-    __init__  _progress
+    __init__
+
+    _sync.engine  _sync.overlap
+    _sync.folder  _sync.plan  _sync.target
+    _sync.excludes  _sync.sides
+
     async_documents
     documents
     store
@@ -71,6 +83,8 @@ LAYERS = """
 
 # The doors of a room: what the rest of the package may import of it.
 DOORS = {
+    "_cli": {"answer", "options", "output"},
+    "_sync": {"engine", "excludes", "folder", "overlap", "plan", "sides", "target"},
     "_format": {"digest", "journal", "json", "layout", "paths"},
     "_disk": {"lock", "metadata", "rounds", "system"},
     "_tree": {"staging", "streams", "subtrees", "tokens", "tree", "view"},
@@ -83,14 +97,23 @@ DOORS = {
 
 # What only these modules may import: the rest reaches it through them.
 ONLY_IN = {
-    "os": {"_disk.system", "_disk.fsyncs", "_disk.rounds", "testing"},
+    "os": {
+        "_cli.output",
+        "_cli.put",
+        "_sync.folder",
+        "_sync.overlap",
+        "_disk.system",
+        "_disk.fsyncs",
+        "_disk.rounds",
+        "testing",
+    },
     "shutil": {"_disk.system", "testing"},
     "fcntl": {"_disk.system", "testing"},
     "ctypes": {"_disk.system", "_disk.fsyncs", "testing"},
     "filelock": {"_disk.lock"},
     "orjson": {"_format.json", "_format.journal"},
     "asyncio": {"aio", "async_documents", "_asyncio.file", "_asyncio.snapshot", "_asyncio.tasks"},
-    "argparse": {"cli", "testing"},
+    "argparse": {"_cli.look", "_cli.options", "_cli.put", "_cli.sync", "cli", "testing"},
     "fsspec": {"integrations"},
     "transaction": {"integrations"},
 }

@@ -29,13 +29,16 @@ def read(fs: FileSystem, at: int, name: bytes, found: Stat) -> Meta:
     )
 
 
-def for_new(fs: FileSystem, at: int, parent: bytes, directory: Stat, *, is_dir: bool = False) -> Meta:
-    """What `open` or `mkdir` would give a new entry of `parent` (`directory` is its stat).
+def for_new(
+    fs: FileSystem, at: int, parent: bytes, directory: Stat, *, is_dir: bool = False, mode: int | None = None
+) -> Meta:
+    """What `open` or `mkdir`, called with `mode`, would give a new entry of `parent` (`directory` is its stat).
 
     The group is inherited from a setgid directory; a default ACL replaces the umask (acl(5), mkdir(2)).
     """
     uid, gid = fs.ids()
-    mode = 0o777 if is_dir else 0o666
+    if mode is None:
+        mode = 0o777 if is_dir else 0o666
     if directory.st_mode & stat.S_ISGID:
         gid = directory.st_gid
         mode |= stat.S_ISGID if is_dir else 0

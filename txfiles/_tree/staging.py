@@ -118,8 +118,8 @@ class Staging(View[Token]):
             error.filename = paths.decode(path)
             raise
 
-    def meta_for_new(self, path: bytes, *, is_dir: bool = False) -> Meta:
-        """The metadata of a new entry, by the rules of the nearest directory that exists."""
+    def meta_for_new(self, path: bytes, *, is_dir: bool = False, mode: int | None = None) -> Meta:
+        """The metadata of a new entry, by the rules of the nearest directory that exists; `mode` is that of open(2)."""
         parent, _ = paths.split(path)
         staged = []
         while parent and isinstance(self.entries.get(parent), Directory):
@@ -130,7 +130,7 @@ class Staging(View[Token]):
         found = self.tree.stat(parent)
         assert found is not None
         at, name = self.tree.at(parent) if parent else (self.tree.root_fd, b".")
-        return metadata.for_new(self.fs, at, name, found, is_dir=is_dir)
+        return metadata.for_new(self.fs, at, name, found, is_dir=is_dir, mode=mode)
 
     def meta_of(self, path: bytes) -> Meta:
         """The metadata of a file or directory of this view."""

@@ -279,8 +279,8 @@ class Writer:
             self._fs.start_writeback(self._fd)
             self._started = self.size
 
-    def finish(self, meta: Meta, replaces: Identity | None) -> Token:
-        """Give the token its metadata and start its write-back, without waiting.
+    def finish(self, meta: Meta, replaces: Identity | None, mtime_ns: int | None = None) -> Token:
+        """Give the token its metadata (and a modification time) and start its write-back, without waiting.
 
         Its mtime is later than that of what it replaces, also within one tick of the clock, so that a version
         never comes back.
@@ -290,7 +290,10 @@ class Writer:
                 self._fs.start_writeback(self._fd)
             found = self._fs.fstat(self._fd)
             meta = metadata.apply(self._fs, self._fd, found, meta)
-            if replaces is not None and found.st_mtime_ns <= replaces.mtime_ns < found.st_mtime_ns + _TICK:
+            if mtime_ns is not None:
+                self._fs.set_mtime(self._fd, mtime_ns)
+                found = self._fs.fstat(self._fd)
+            elif replaces is not None and found.st_mtime_ns <= replaces.mtime_ns < found.st_mtime_ns + _TICK:
                 self._fs.set_mtime(self._fd, replaces.mtime_ns + 1)
                 found = self._fs.fstat(self._fd)
             fd, self._fd = self._fd, -1

@@ -1,0 +1,80 @@
+"""`txfiles status|verify|recover|decide`: what a crash left, and the end of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from txfiles._cli.answer import DECISION, DONE, FAILED, Answer, some
+from txfiles.prepared import commit_prepared, rollback_prepared
+from txfiles.recovery import recover, status, verify
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def run_status(options: argparse.Namespace) -> Answer:
+    """What is pending in DIR."""
+    found = status(options.dir)
+    lines = []
+    if found.head is not None:
+        lines.append(
+            f"last commit  number {found.head.sequence}, {len(found.head.paths)} paths ({found.head.transaction_id})"
+        )
+    for pending in found.pending:
+        lines.append(f"{pending.state:<12} {pending.transaction_id}: {pending.error or some(pending.paths)}")
+    lines += [f"left over    {name}" for name in found.debris]
+    lines += [f"unknown      {name}" for name in found.unknown]
+    if any(pending.state == "prepared" for pending in found.pending):
+        lines.append("waits for whoever prepared it: txfiles decide")
+    elif not found.clean:
+        lines.append("needs recovery (or a writer is at work now): txfiles recover")
+    else:
+        lines.append("clean")
+    return Answer(DONE if found.clean else DECISION, {"clean": found.clean, **asdict(found)}, lines)
+
+
+def run_recover(options: argparse.Namespace) -> Answer:
+    """Finish or undo what a crash left."""
+    if options.dry_run:
+        code, found, lines = run_status(options)
+        return Answer(code, {"dry_run": True, **found}, ["would recover:" if code else "nothing to recover", *lines])
+    report = recover(options.dir, timeout=options.timeout, on_conflict=options.decision)
+    lines = []
+    for word, transactions in (
+        ("finished", report.rolled_forward),
+        ("undid", report.rolled_back),
+        ("waiting", report.waiting),
+    ):
+        lines += [f"{word:<9} {done.transaction_id}: {some(done.paths)}" for done in transactions]
+    lines += [f"removed   {name}" for name in report.removed]
+    lines += [f"unknown   {name} (left alone)" for name in report.unknown]
+    if report.clean:
+        lines.append("clean, nothing to recover")
+    return Answer(DECISION if report.waiting else DONE, {"clean": report.clean, **asdict(report)}, lines)
+
+
+def run_decide(options: argparse.Namespace) -> Answer:
+    """The second phase of a prepared transaction."""
+    if options.commit:
+        commit_prepared(options.dir, options.id, timeout=options.timeout, on_conflict=options.decision)
+    else:
+        rollback_prepared(options.dir, options.id, timeout=options.timeout)
+    done = "committed" if options.commit else "rolled back"
+    return Answer(DONE, {"transaction_id": options.id, "decision": done}, [f"{done} {options.id}"])
+
+
+def run_verify(options: argparse.Namespace) -> Answer:
+    """Read the private directory and every journal in it; change nothing."""
+    found, pending = verify(options.dir), []
+    if not found.damaged:
+        now = status(options.dir)
+        pending = [f"{one.state} {one.transaction_id}: {some(one.paths)}" for one in now.pending]
+        pending += [f"left over: {name}" for name in now.debris]
+    lines = [f"damaged: {text}" for text in found.damaged]
+    lines += [f"conflict: {text}" for text in found.conflicts]
+    lines += [f"pending: {text}" for text in pending]
+    what = "recovery needs a decision" if found.conflicts else "recovery is pending"
+    lines.append("not sound" if found.damaged else f"sound, {what}" if pending else "sound")
+    code = FAILED if found.damaged else DECISION if pending or found.conflicts else DONE
+    return Answer(code, {"sound": found.sound, **asdict(found), "pending": pending}, lines)

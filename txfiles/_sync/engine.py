@@ -1,0 +1,59 @@
+"""A sync: find what two places differ in, and stage that on one of them."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Protocol
+
+from txfiles._sync.plan import Plan, Wishes, compare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from txfiles._sync.sides import Listing, Source, Target
+
+
+class Watcher(Protocol):
+    """Is told how far the work has come."""
+
+    def expect(self, what: str, files: int, size: int) -> None: ...
+    def read(self, name: str, chunks: Iterator[bytes]) -> Iterator[bytes]: ...
+
+
+def find(source: Source, listing: Listing, place: Source, there: Listing, wishes: Wishes, watch: Watcher) -> Plan:
+    """What makes `place`, listed as `there`, like `source`: where a look does not tell, files are read."""
+    plan = compare(listing, there, wishes)
+    watch.expect("comparing", len(plan.doubtful), size_of(listing, plan.doubtful))
+    for name in plan.doubtful:
+        ours = source.read(name, listing.entries[name])
+        theirs = place.read(name, there.entries[name])
+        try:
+            if any(mine != yours for mine, yours in zip_longest(watch.read(name, ours), theirs)):
+                plan.write.append(name)
+        finally:
+            ours.close()
+            theirs.close()
+    plan.write.sort()
+    return plan
+
+
+def stage(source: Source, listing: Listing, plan: Plan, target: Target, wishes: Wishes, watch: Watcher) -> None:
+    """Stage a plan. An error means that the source cannot be had as it was listed: do not commit then."""
+    for name in plan.delete:
+        target.delete(name)
+    for name in plan.remove:
+        target.remove_directory(name)
+    for name in plan.make:
+        target.make_directory(name, listing.entries[name].mode & 0o777 if wishes.perms else None)
+    for name in plan.links:
+        target.make_link(name, listing.entries[name].link)
+    watch.expect("copying", len(plan.write), size_of(listing, plan.write))
+    for name in plan.write:
+        entry = listing.entries[name]
+        chunks = watch.read(name, source.read(name, entry))
+        target.write(name, chunks, plan.modes[name], entry.mtime_ns if wishes.times else None)
+
+
+def size_of(listing: Listing, names: list[str]) -> int:
+    """Of these files together, in bytes."""
+    return sum(listing.entries[name].size for name in names)
