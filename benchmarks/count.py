@@ -169,7 +169,7 @@ def system_calls(root: Path, shape: Shape) -> float | None:
             "for _ in range(3 + times): commit(root, shape.names())"
         )
         words = [str(root), str(shape.files), str(shape.directories), str(commits)]
-        with tempfile.NamedTemporaryFile("r") as out:
+        with tempfile.NamedTemporaryFile("r", encoding="utf-8") as out:
             argv = [strace, "-f", "-c", "-U", "calls,name", "-o", out.name, sys.executable, "-c", code, *words]
             subprocess.run(argv, check=True, cwd=Path(__file__).resolve().parents[1])
             return int(out.read().split()[-2])

@@ -243,7 +243,7 @@ def fresh(base: Path) -> Path:
 
 def reset_peak() -> int:
     """Forget the peak of this process's memory, and give what it has now, in bytes (proc(5), clear_refs)."""
-    Path("/proc/self/clear_refs").write_text("5")
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     return _memory("VmRSS")
 
 
@@ -252,7 +252,7 @@ def peak() -> int:
 
 
 def _memory(key: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(key + ":"):
             return int(line.split()[1]) * 1024
     raise OSError(f"/proc/self/status has no {key}")

@@ -72,11 +72,11 @@ def made(kind: str, images: Path, *, slow: float | None = None) -> Iterator[Path
 def environment(directory: Path) -> dict[str, str]:
     """The machine, the kernel, the file system and the versions that the numbers are of."""
     where = str(directory.resolve())
-    mounts = [line.split(" ") for line in Path("/proc/mounts").read_text().splitlines()]
+    mounts = [line.split(" ") for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
     mount = max(
         (m for m in mounts if where == m[1] or where.startswith(m[1].rstrip("/") + "/")), key=lambda m: len(m[1])
     )
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
     versions = [f"Python {platform.python_version()}", f"SQLite {sqlite3.sqlite_version}"]
     for package in ("txfiles", "orjson", "filelock", "lmdb", "atomicwrites"):

@@ -39,11 +39,11 @@ def _shown(seconds: float) -> str:
 
 def write_json(path: Path, environment: Mapping[str, str], results: Iterable[Result]) -> None:
     found = {"environment": dict(environment), "results": [result.to_json() for result in results]}
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> tuple[dict[str, str], list[Result]]:
-    found: dict[str, Any] = json.loads(path.read_text())
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found["environment"], [Result(**result) for result in found["results"]]
 
 

@@ -34,7 +34,7 @@ def workplace(directory: str | None, name: str) -> Iterator[Path]:
 def replace(path: Path, text: str) -> None:
     """The usual cure for one file: a temporary file beside it, synced, and renamed over it."""
     temp = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temp.open("w") as file:
+    with temp.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -76,7 +76,7 @@ class NaiveContextManager(ContextManager):
         self.directory.mkdir(parents=True, exist_ok=True)
         for name in EMPTY:
             temp = self.directory / f"{name}.tmp"
-            with temp.open("w") as file:
+            with temp.open("w", encoding="utf-8") as file:
                 json.dump(getattr(self, name), file, indent=2)
                 file.flush()
                 os.fsync(file.fileno())
@@ -86,7 +86,9 @@ class NaiveContextManager(ContextManager):
 def disagreement(directory: Path) -> str | None:
     """What is wrong between the four files, read as any program would; `None` if they agree."""
     try:
-        messages, metadata, state, context = (json.loads((directory / f"{n}.json").read_text()) for n in EMPTY)
+        messages, metadata, state, context = (
+            json.loads((directory / f"{n}.json").read_text(encoding="utf-8")) for n in EMPTY
+        )
     except (OSError, ValueError) as error:
         return f"a file cannot be read: {error}"
     counts = {len(messages), metadata["message_count"], context["turns"]}

@@ -57,14 +57,14 @@ class NaiveSnapshotStore:
         tables: dict[str, Any] = {"snapshots": {}, "latest": {}}
         for name in tables:
             with suppress(FileNotFoundError, ValueError):
-                tables[name] = json.loads((self.directory / f"{name}.json").read_text())
+                tables[name] = json.loads((self.directory / f"{name}.json").read_text(encoding="utf-8"))
         return tables
 
     def add(self, *ids: str) -> None:
         tables = self.load()
         enter(tables, ids)
         for name, table in tables.items():
-            with (self.directory / f"{name}.json").open("w") as file:
+            with (self.directory / f"{name}.json").open("w", encoding="utf-8") as file:
                 json.dump(table, file, indent=2)
 
     def recovered(self) -> str:

@@ -72,7 +72,10 @@ class NaiveStores(Stores):
 
     def load(self) -> State:
         paths = {name: self.root / path for name, path in FILES.items()}
-        return {name: parse(path.name, path.read_text() if path.exists() else "") for name, path in paths.items()}
+        return {
+            name: parse(path.name, path.read_text(encoding="utf-8") if path.exists() else "")
+            for name, path in paths.items()
+        }
 
 
 def read(view: FileTransaction | Snapshot) -> State:

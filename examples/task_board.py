@@ -59,7 +59,7 @@ class NaiveBoard(Board):
         self._replace_all(EMPTY)
 
     def load(self) -> Tables:
-        return {name: json.loads((self.directory / f"{name}.json").read_text()) for name in EMPTY}
+        return {name: json.loads((self.directory / f"{name}.json").read_text(encoding="utf-8")) for name in EMPTY}
 
     @contextmanager
     def edit(self) -> Iterator[Tables]:

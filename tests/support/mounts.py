@@ -28,6 +28,7 @@ def run(*argv: str | os.PathLike[str], timeout: float = 60) -> str:
         check=False,
         capture_output=True,
         text=True,
+        encoding="utf-8",
         timeout=timeout,
         stdin=subprocess.DEVNULL,
         env={**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin", "LC_ALL": "C"},

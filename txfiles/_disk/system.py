@@ -248,7 +248,7 @@ class KernelFS:
         global _boot
         if _boot is None:
             try:
-                with open("/proc/sys/kernel/random/boot_id") as file:
+                with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
                     _boot = file.read().strip()
             except OSError:
                 _boot = ""

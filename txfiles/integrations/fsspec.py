@@ -255,6 +255,7 @@ class TxFilesFileSystem(AbstractFileSystem):
     def open(self, path: Any, mode: str = "rb", *, compression: str | None = None, **options: Any) -> Any:
         """A file object; in a transaction what is written is staged at its close. See `AbstractFileSystem.open`."""
         text = {name: options.pop(name) for name in ("encoding", "errors", "newline") if name in options}
+        text["encoding"] = text.get("encoding") or "locale"  # as all of fsspec
         file = super().open(path, mode if "b" in mode else mode.replace("t", "") + "b", **options)
         chosen = get_compression(self._strip_protocol(path), compression)
         if chosen is not None:

@@ -409,7 +409,7 @@ def test_umask_is_read_and_never_set(umask: int, proc: bool, tmp_path: Path, mon
         assert os.umask(before) == umask
 
 
-def _no_proc(*_: object) -> None:
+def _no_proc(*_: object, **__: object) -> None:
     raise FileNotFoundError(errno.ENOENT, "no /proc")
 
 
