@@ -291,9 +291,9 @@ class AsyncFileTransaction:
         """As `FileTransaction.listdir`."""
         return await self._call(FileTransaction.listdir, path)
 
-    async def glob(self, pattern: str | bytes) -> list[str]:
+    async def glob(self, pattern: str | bytes, *, exclude: Iterable[str | bytes] = ()) -> list[str]:
         """As `FileTransaction.glob`."""
-        return await self._call(FileTransaction.glob, pattern)
+        return await self._call(FileTransaction.glob, pattern, exclude=exclude)
 
     async def version(self, path: AnyPath) -> str | None:
         """As `FileTransaction.version`."""

@@ -231,9 +231,13 @@ class Snapshot:
         """The names in a directory, sorted, without the private directory. Raises `OSError`."""
         return list(self._ask("listdir", paths.normalize(path, directory=True), _listdir))
 
-    def glob(self, pattern: str | bytes) -> list[str]:
+    def glob(self, pattern: str | bytes, *, exclude: Iterable[str | bytes] = ()) -> list[str]:
         """The files (not directories) whose relative path matches, sorted; patterns as in `FileTransaction.glob`."""
-        return list(self._ask("glob", paths.to_bytes(pattern), _glob))
+        if isinstance(exclude, (str, bytes)):
+            raise paths.one_pattern(exclude)
+        patterns = [pattern, *exclude]
+        paths.compile_globs(patterns)  # so there is no NUL byte in any of them
+        return list(self._ask("glob", b"\0".join(map(paths.to_bytes, patterns)), _glob))
 
     def version(self, path: AnyPath) -> str | None:
         """The version of a file, as `FileTransaction.version` tells it; `None` for a missing file."""
@@ -288,8 +292,9 @@ def _listdir(view: View[C], path: bytes) -> list[str]:
     return [paths.decode(name) for name in view.listdir(view.resolve(path))]
 
 
-def _glob(view: View[C], pattern: bytes) -> list[str]:
-    return subtrees.glob(view, pattern)
+def _glob(view: View[C], patterns: bytes) -> list[str]:
+    pattern, *exclude = patterns.split(b"\0")
+    return subtrees.glob(view, pattern, exclude)
 
 
 def _version(view: View[C], path: bytes) -> str | None:

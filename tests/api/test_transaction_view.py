@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.as_user import as_user, public_directory
 from tests.support.boundary import tree
-from txfiles import FileTransaction
+from tests.support.procs import run_python
+from txfiles import FileStore, FileTransaction
 from txfiles._tree.view import View
 from txfiles.errors import InvalidPathError
 
@@ -249,6 +251,73 @@ def test_glob_enters_no_directory_in_vain(
     with FileTransaction(root) as tx:
         tx.glob(pattern)
     assert listed == entered
+
+
+@pytest.mark.parametrize(
+    ("pattern", "exclude", "found", "entered"),
+    [
+        ("**", ["d"], ["a", "b", "f/x.json"], ["", "f"]),
+        ("**", ["d/e", b"f"], ["a", "b", "d/a"], ["", "d"]),
+        ("**/*", ["**/e", "a"], ["b", "d/a", "f/x.json"], ["", "d", "f"]),
+        ("d/**", ["d"], [], []),
+        ("d/e/*", ["d"], [], []),
+        ("d/a", ["d"], [], []),
+        ("*", ["d/a"], ["a", "b"], [""]),
+    ],
+)
+def test_what_glob_is_to_leave_out(
+    root: Path,
+    pattern: str,
+    exclude: list[str | bytes],
+    found: list[str],
+    entered: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("a", "b", "d/a", "d/e/x", "f/x.json"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    listed = []
+    listdir = View.listdir
+
+    def note(view: View, path: bytes) -> list[bytes]:
+        listed.append(os.fsdecode(path))
+        return listdir(view, path)
+
+    monkeypatch.setattr(View, "listdir", note)
+    with FileTransaction(root) as tx:
+        assert tx.glob(pattern, exclude=iter(exclude)) == found
+    assert listed == entered
+    with FileStore(root).snapshot() as snap:
+        assert snap.glob(pattern, exclude=iter(exclude)) == found
+    with FileStore(root).transaction() as tx, FileStore(root).snapshot() as snap:
+        for reader in (tx, snap):
+            with pytest.raises(TypeError):
+                reader.glob(pattern, exclude="d")
+            with pytest.raises(InvalidPathError):
+                reader.glob(pattern, exclude=["/d"])
+
+
+@pytest.mark.needs("users")
+def test_a_directory_that_may_not_be_listed_can_be_left_out() -> None:
+    code = """
+import sys
+from txfiles import FileStore
+store = FileStore(sys.argv[1])
+with store.transaction() as tx:
+    tx.write("a", "a")
+with store.transaction() as tx, store.snapshot() as snap:
+    for reader in (tx, snap):
+        try:
+            reader.glob("**")
+        except PermissionError as error:
+            assert error.filename == "lost+found", error
+        else:
+            raise AssertionError
+        assert reader.glob("**", exclude=["lost+found"]) == ["a"]
+"""
+    with public_directory(0o777) as top:
+        (top / "lost+found").mkdir(mode=0o700)
+        run_python(code, top, **as_user(1000)).check()
 
 
 @pytest.mark.parametrize("pattern", ["/a", "../*", "d/../../x"])

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from txfiles._format.paths import AnyPath
@@ -33,7 +33,7 @@ class Reads(Protocol):
     def read_json(self, path: AnyPath) -> Any: ...
     def exists(self, path: AnyPath) -> bool: ...
     def listdir(self, path: AnyPath = ".") -> list[str]: ...
-    def glob(self, pattern: str | bytes) -> list[str]: ...
+    def glob(self, pattern: str | bytes, *, exclude: Iterable[str | bytes] = ()) -> list[str]: ...
     def version(self, path: AnyPath) -> str | None: ...
     def require_unchanged(self, tree: Tree) -> None: ...
 
@@ -126,9 +126,9 @@ class AsyncSnapshot:
         """As `Snapshot.listdir`."""
         return await self._call(self._snapshot.listdir, path)
 
-    async def glob(self, pattern: str | bytes) -> list[str]:
+    async def glob(self, pattern: str | bytes, *, exclude: Iterable[str | bytes] = ()) -> list[str]:
         """As `Snapshot.glob`."""
-        return await self._call(self._snapshot.glob, pattern)
+        return await self._call(self._snapshot.glob, pattern, exclude=exclude)
 
     async def version(self, path: AnyPath) -> str | None:
         """As `Snapshot.version`."""

@@ -12,7 +12,7 @@ from txfiles._tree import subtrees
 from txfiles._tree.staging import Staging, refuse_special
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from txfiles._format.paths import AnyPath
 
@@ -53,14 +53,18 @@ class Reading(Session):
             resolved = staging.resolve(paths.normalize(path, directory=True))
             return [paths.decode(name) for name in staging.listdir(resolved)]
 
-    def glob(self, pattern: str | bytes) -> list[str]:
+    def glob(self, pattern: str | bytes, *, exclude: Iterable[str | bytes] = ()) -> list[str]:
         """The files (not directories) whose relative path matches, sorted.
 
         `*`, `?` and `[...]` stay within one component, `**` spans any number of them; a leading dot is nothing
-        special. Symbolic links to directories are not entered.
+        special. Symbolic links to directories are not entered. A directory that may not be listed is an error, unless
+        one of the patterns in `exclude` matches its path: such ones are not entered, and nothing in them is found.
+
+        >>> tx.glob("**/*.json", exclude=["lost+found", "**/node_modules"])
+        ['b.json']
         """
         with self._call() as staging:
-            return subtrees.glob(staging, pattern)
+            return subtrees.glob(staging, pattern, exclude)
 
     def version(self, path: AnyPath) -> str | None:
         """The version of a file: an opaque string that changes with every replacement; `None` for a missing file."""

@@ -229,6 +229,18 @@ def compile_glob(pattern: str | bytes) -> re.Pattern[str]:
     return re.compile(expression, re.DOTALL)
 
 
+def one_pattern(pattern: str | bytes) -> TypeError:
+    """A pattern where several are expected: taken as such, each of its letters would be one."""
+    return TypeError(f"a list of patterns expected, not {pattern!r} alone")
+
+
+def compile_globs(patterns: Iterable[str | bytes]) -> list[re.Pattern[str]]:
+    """The same for several."""
+    if isinstance(patterns, (str, bytes)):
+        raise one_pattern(patterns)
+    return [compile_glob(pattern) for pattern in patterns]
+
+
 def fixed_part(pattern: str | bytes) -> bytes:
     """The directory (or file) that every match of a pattern begins with."""
     fixed = []

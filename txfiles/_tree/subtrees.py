@@ -17,21 +17,25 @@ from txfiles._tree.view import C, View
 from txfiles.errors import InvalidPathError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from txfiles._format.journal import Meta
 
 _CHUNK = 1 << 20
 
 
-def walk(view: View[C], path: bytes, depth: float = math.inf) -> Iterator[tuple[bytes, Node]]:
+def walk(
+    view: View[C], path: bytes, depth: float = math.inf, excluded: Callable[[bytes], bool] = lambda _: False
+) -> Iterator[tuple[bytes, Node]]:
     """Everything below a directory of the view whose path has at most `depth` components.
 
-    Parents come before children, links are not followed.
+    Parents come before children, links are not followed. What is excluded is not looked at, nor what is below it.
     """
     todo = _contents(view, path, depth)
     while todo:
         below = todo.pop()
+        if excluded(below):
+            continue
         node = view.look(below)
         if node is None:
             continue  # another program removed it since it was listed
@@ -47,17 +51,25 @@ def _contents(view: View[C], path: bytes, depth: float) -> list[bytes]:
     return [paths.join(path, name) for name in reversed(view.listdir(path))]
 
 
-def glob(view: View[C], pattern: str | bytes) -> list[str]:
+def glob(view: View[C], pattern: str | bytes, exclude: Iterable[str | bytes] = ()) -> list[str]:
     """The files whose path matches, sorted. No directory is entered that is too deep, or beside what is fixed."""
     matcher, start = paths.compile_glob(pattern), paths.fixed_part(pattern)
+    excludes = paths.compile_globs(exclude)
+
+    def excluded(path: bytes) -> bool:
+        return any(one.fullmatch(paths.decode(path)) for one in excludes)
+
     if any(paths.is_private(part) for part in start.split(b"/")):
+        return []
+    if any(map(excluded, [*paths.ancestors(start)[1:], start])):
         return []
     node = view.look(start) if start and view.parent_is_directory(start) else None
     if start and (node is None or node.kind != "dir"):
         shown = paths.decode(start)
         return [shown] if node is not None and matcher.fullmatch(shown) else []
-    found = (paths.decode(path) for path, node in walk(view, start, paths.depth(pattern)) if node.kind != "dir")
-    return sorted(path for path in found if matcher.fullmatch(path))
+    found = walk(view, start, paths.depth(pattern), excluded)
+    files = (paths.decode(path) for path, node in found if node.kind != "dir")
+    return sorted(path for path in files if matcher.fullmatch(path))
 
 
 def _require_movable(staging: Staging, path: bytes) -> list[tuple[bytes, Node]]:
