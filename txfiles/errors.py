@@ -113,9 +113,13 @@ class CommitError(TxFilesError):
 
 
 class CommitOutcomeUnknownError(TxFilesError):
-    """The commit failed and it is not known on which side of the commit point; the next recovery decides."""
+    """The commit failed and it is not known on which side of the commit point; the next recovery decides.
+
+    On object storage `recover(url, error.transaction_id)` tells which.
+    """
 
     outcome: Outcome = "unknown"
+    transaction_id: str | None = None
 
 
 class SettleError(TxFilesError):

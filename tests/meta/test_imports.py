@@ -37,6 +37,15 @@ LAYERS = """
     prepared
     recovery  snapshot  transaction
 
+    objects.collect  objects.tags
+    objects.root
+    objects.commit
+    objects.probe  objects.settle
+    objects.change
+    objects.read
+    objects.tree  objects.wait
+    objects.content  objects.requests  objects.state
+
     _asyncio.file  _asyncio.snapshot
     _asyncio.tasks
     _asyncio.worker
@@ -92,6 +101,7 @@ DOORS = {
     "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
     "_documents": {"codecs", "document", "family", "members", "patterns"},
     "_reading": {"lookout", "nothing", "question", "reader"},
+    "objects": {"collect", "read", "root", "tags"},
     "_asyncio": {"file", "snapshot", "tasks", "worker"},
 }
 
@@ -111,7 +121,8 @@ ONLY_IN = {
     "fcntl": {"_disk.system", "testing"},
     "ctypes": {"_disk.system", "_disk.fsyncs", "testing"},
     "filelock": {"_disk.lock"},
-    "orjson": {"_format.json", "_format.journal"},
+    "orjson": {"_format.json", "_format.journal", "objects.state", "objects.tree"},
+    "obstore": {"objects.requests"},
     "asyncio": {"aio", "async_documents", "_asyncio.file", "_asyncio.snapshot", "_asyncio.tasks"},
     "argparse": {"_cli.look", "_cli.options", "_cli.put", "_cli.sync", "cli", "testing"},
     "fsspec": {"integrations"},

@@ -114,11 +114,11 @@ class Head:
     @property
     def paths(self) -> list[str]:
         """The paths that it changed, sorted."""
-        return sorted(paths.decode(_unescape(path)) for path in self._ops)
+        return sorted(paths.decode(unescape(path)) for path in self._ops)
 
     def vouches_for_file(self, path: bytes, identity: Identity) -> bool:
         """It put this very file there, durably."""
-        op = self._ops.get(_escape(path))
+        op = self._ops.get(escape(path))
         return self.vouches and op is not None and op.get("new") == _encode_identity(identity)
 
     @property
@@ -166,7 +166,7 @@ def encode(journal: Journal) -> bytes:
         "ino": journal.ino,
         "two_phase": journal.two_phase,
         "ops": [_encode_op(op) for op in journal.ops],
-        "dirs": [[_escape(path), ino] for path, ino in journal.dirs],
+        "dirs": [[escape(path), ino] for path, ino in journal.dirs],
     }
     try:
         body = orjson.dumps(fields)
@@ -224,7 +224,7 @@ def _checksum(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=32).hexdigest().encode()
 
 
-def _escape(path: bytes) -> str:
+def escape(path: bytes) -> str:
     if b"%" not in path:
         try:
             return path.decode()
@@ -234,18 +234,18 @@ def _escape(path: bytes) -> str:
     return "".join(f"%{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in text)
 
 
-def _unescape(text: Any) -> bytes:
+def unescape(text: Any) -> bytes:
     raw: bytes = _typed(text, str).encode()
     escaped = b"%" in raw
     if escaped:
         raw = _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), raw)
-    if b"\0" in raw or (escaped and _escape(raw) != text):
+    if b"\0" in raw or (escaped and escape(raw) != text):
         raise ValueError(f"{text!r} is not a name as a journal writes it")
     return raw
 
 
 def _encode_op(op: Operation) -> dict[str, Any]:
-    out: dict[str, Any] = {"k": op.number, "kind": op.kind, "path": _escape(op.path)}
+    out: dict[str, Any] = {"k": op.number, "kind": op.kind, "path": escape(op.path)}
     if op.old is not None:
         out["old"] = _encode_identity(op.old)
     if op.new is not None:
@@ -253,14 +253,14 @@ def _encode_op(op: Operation) -> dict[str, Any]:
     if op.digest is not None:
         out["digest"] = op.digest
     if op.meta is not None:
-        xattrs = [[_escape(paths.encode(k)), v.hex()] for k, v in op.meta.xattrs]
+        xattrs = [[escape(paths.encode(k)), v.hex()] for k, v in op.meta.xattrs]
         out["meta"] = [op.meta.mode, op.meta.uid, op.meta.gid, xattrs]
     return out
 
 
 def _encode_identity(identity: Identity) -> list[Any]:
     head: list[Any] = [identity.ino, identity.size, identity.mtime_ns]
-    return head if identity.link is None else [*head, _escape(identity.link)]
+    return head if identity.link is None else [*head, escape(identity.link)]
 
 
 def _decode_body(body: Any) -> Journal:
@@ -290,7 +290,7 @@ def _decode_body(body: Any) -> Journal:
 
 
 def _decode_op(raw: Any) -> Operation:
-    number, kind, path = _number(raw["k"]), raw["kind"], _unescape(raw["path"])
+    number, kind, path = _number(raw["k"]), raw["kind"], unescape(raw["path"])
     if number > layout.MAX_NUMBER:
         raise ValueError(f"operation number {number} is out of range")
     if kind not in _KINDS:
@@ -311,7 +311,7 @@ def _decode_identity(raw: Any) -> Identity:
     size = len(_typed(raw, list))
     if not 3 <= size <= 4:
         raise ValueError("an identity has three fields, or four")
-    return Identity(_number(raw[0]), _number(raw[1]), _typed(raw[2], int), _unescape(raw[3]) if size == 4 else None)
+    return Identity(_number(raw[0]), _number(raw[1]), _typed(raw[2], int), unescape(raw[3]) if size == 4 else None)
 
 
 def _decode_meta(raw: Any) -> Meta:
@@ -320,12 +320,12 @@ def _decode_meta(raw: Any) -> Meta:
         raise ValueError(f"mode {mode} is out of range")
     if _number(uid) >= _NO_ID or _number(gid) >= _NO_ID:
         raise ValueError(f"owner {uid}:{gid} is out of range")
-    pairs = ((paths.decode(_unescape(k)), bytes.fromhex(_typed(v, str))) for k, v in _typed(xattrs, list))
+    pairs = ((paths.decode(unescape(k)), bytes.fromhex(_typed(v, str))) for k, v in _typed(xattrs, list))
     return Meta(mode, uid, gid, tuple(pairs) if xattrs else ())
 
 
 def _directory(raw: Any) -> bytes:
-    path = _unescape(raw)
+    path = unescape(raw)
     if path != paths.ROOT and not paths.is_normal(path):
         raise ValueError(f"{path!r} is not a directory below the root")
     return path

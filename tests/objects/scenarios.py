@@ -1,0 +1,170 @@
+"""What actors do in the explorations and storms, and what must hold afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from tests.objects.faulty import contents, fresh, writing
+from txfiles.errors import (
+    CommitError,
+    CommitOutcomeUnknownError,
+    ConflictError,
+    LockTimeoutError,
+    SnapshotExpiredError,
+    TxFilesError,
+)
+from txfiles.objects.collect import collect, tagged
+from txfiles.objects.root import Root
+from txfiles.objects.state import State
+from txfiles.objects.tags import tag
+
+BIG = 6000  # bytes: goes into a pack
+
+
+class Counting:
+    """Writers that each add one to a counter and leave a marker; every outcome that is told must be true."""
+
+    def __init__(self, *, size: int = 0, timeout: float | None = None) -> None:
+        self.outcomes: dict[bytes, str] = {}
+        self.ids: dict[bytes, str] = {}
+        self._size = size
+        self._timeout = timeout
+
+    def writer(self, name: bytes, rounds: int = 1, base_first: bool = False) -> Callable[[Root], None]:
+        def act(root: Root) -> None:
+            for number in range(rounds):
+                self.one(root, name + b"%d" % number)
+
+        return act
+
+    def one(self, root: Root, name: bytes) -> None:
+        marker = b"marker/" + name
+        self.outcomes[marker] = "killed"
+        while True:
+            try:
+                reading = root.reading(root.state())
+                found = reading.find(b"counter")
+                entry = found.entry if found else None
+                value = int(reading.content(b"counter", entry)) if entry else 0
+                change = writing(
+                    {b"counter": b"%d" % (value + 1), marker: marker + b"." * self._size},
+                    reads={b"counter": entry.version if entry else None},
+                )
+                self.ids[marker] = change.tid
+                root.commit(change, self._timeout)
+                self.outcomes[marker] = "after"
+                return
+            except SnapshotExpiredError:
+                root.newest()
+            except ConflictError as error:
+                assert error.outcome == "before"
+                root.newest()
+            except (CommitError, LockTimeoutError) as error:
+                assert error.outcome == "before"
+                self.outcomes[marker] = "before"
+                return
+            except CommitOutcomeUnknownError:
+                self.outcomes[marker] = "unknown"
+                return
+            except OSError:
+                self.outcomes[marker] = "before"
+                return
+
+    def check(self, requests: Any) -> None:
+        found = contents(fresh(requests))
+        markers = {path for path in found if path.startswith(b"marker/")}
+        assert int(found.get(b"counter", b"0")) == len(markers), "an update was lost"
+        for marker, outcome in self.outcomes.items():
+            if outcome == "after":
+                assert marker in markers, f"{marker!r} was reported as committed and is not there"
+            if outcome == "before":
+                assert marker not in markers, f"{marker!r} was reported as not committed and is there"
+
+
+def collector(runs: int) -> Callable[[Root], None]:
+    def act(root: Root) -> None:
+        for _ in range(runs):
+            with suppress(OSError):  # a run that could not read ends
+                collect(root, 0, 0)
+
+    return act
+
+
+class Settling(Counting):
+    """A writer whose time is short; what it does not know, it asks as a new process."""
+
+    def __init__(self, timeout: float = 0.004) -> None:
+        super().__init__(timeout=timeout)
+
+    def settler(self, name: bytes) -> Callable[[Root], None]:
+        def act(root: Root) -> None:
+            self.one(root, name)
+            marker = b"marker/" + name
+            if self.outcomes[marker] == "unknown":
+                try:
+                    committed = fresh(root.source.requests).is_committed(self.ids[marker])
+                except (OSError, TxFilesError):
+                    return
+                self.outcomes[marker] = "after" if committed else "before"
+
+        return act
+
+
+class Snapshotting:
+    """A reader of one state, as slow as it likes: its bytes, or `SnapshotExpiredError`."""
+
+    def reader(self) -> Callable[[Root], None]:
+        def act(root: Root) -> None:
+            try:
+                reading = root.reading(root.newest())
+                entries = list(reading.scan(b"old/"))
+                found = [reading.content(path, entry) for path, entry in entries]
+            except (SnapshotExpiredError, OSError):
+                return
+            values = {data[:1] for data in found}
+            assert (len(found), len(values)) == (2, 1), f"a mix: {values}"
+
+        return act
+
+
+def old_files(generation: bytes) -> Any:
+    return writing({b"old/%d" % n: generation * BIG for n in range(2)})
+
+
+def replacer(generation: bytes) -> Callable[[Root], None]:
+    def act(root: Root) -> None:
+        root.commit(old_files(generation), None)
+
+    return act
+
+
+def with_old_files(runs: int) -> Callable[[Any], None]:
+    """Some commits and runs of gc before it begins."""
+
+    def prepare(requests: Any) -> None:
+        root = fresh(requests)
+        root.commit(old_files(b"1"))
+        for _ in range(runs):
+            collect(root, 0, 0)
+
+    return prepare
+
+
+def tagging(name: str, state_of: Callable[[Root], State]) -> Callable[[Root], None]:
+    def act(root: Root) -> None:
+        state = state_of(root)
+        with suppress(SnapshotExpiredError, OSError):
+            tag(root, name, state)
+
+    return act
+
+
+def everything_referenced_is_readable(requests: Any) -> None:
+    root = fresh(requests)
+    contents(root)
+    for name in root.state().tags:
+        reading = root.reading(tagged(root, root.state().tags[name].snap))
+        files = [(path, entry) for path, entry in reading.scan(b"") if entry.is_file]
+        reading.contents(files)
