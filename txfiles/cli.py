@@ -1,6 +1,7 @@
 """The command line: `txfiles status|recover|decide|verify|put|sync`.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 needs a decision or recovery, 4 lock not obtained, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 usage, 3 needs a decision or recovery, 4 lock not obtained, 5 not a root,
+130 interrupted.
 """
 
 from __future__ import annotations

@@ -54,13 +54,17 @@ class StoreStatus:
     """What is in the private directory.
 
     `pending` are transactions that wait for recovery or a decision, `debris` names that a recovery would remove,
-    `unknown` names that it would leave alone; `head` is the last settled transaction.
+    `unknown` names of txfiles that it would leave alone; `head` is the last settled transaction. `foreign` are files
+    that somebody else put there; they do no harm. `is_root` is false where there is no private directory: the path is
+    mistyped, or no transaction was ever begun.
     """
 
     pending: list[PendingTransaction] = field(default_factory=list)
     debris: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     head: Head | None = None
+    foreign: list[str] = field(default_factory=list)
+    is_root: bool = True
 
     @property
     def clean(self) -> bool:
@@ -89,9 +93,11 @@ def recover(root: AnyPath, *, timeout: float | None = 10.0, on_conflict: OnConfl
     if home is None:
         return RecoveryReport()
     try:
-        if set(home.names()) <= layout.PERMANENT:
-            check_format(home, inventory.undisturbed(lambda: inventory.take(home)))
-            return RecoveryReport()  # also where nothing can be locked, on a read-only mount
+        if layout.ours(home.names()) <= layout.PERMANENT:
+            check_format(home, found := inventory.undisturbed(lambda: inventory.take(home)))
+            return RecoveryReport(
+                foreign=_decoded(found.foreign)
+            )  # also where nothing can be locked, on a read-only mount
         home.lock.acquire(timeout, here())
         return recover_locked(home, on_conflict=on_conflict)
     finally:
@@ -170,16 +176,20 @@ def status(root: AnyPath) -> StoreStatus:
     fs = system.current()
     home = Home.find(fs, locate(fs, root))
     if home is None:
-        return StoreStatus()
+        return StoreStatus(is_root=False)
     try:
         return inventory.undisturbed(lambda: _describe(home))
     finally:
         home.close()
 
 
+def _decoded(names: list[bytes]) -> list[str]:
+    return [paths.decode(name) for name in names]
+
+
 def _describe(home: Home) -> StoreStatus:
     found = inventory.take(home)
-    out = StoreStatus(unknown=[paths.decode(name) for name in found.unknown])
+    out = StoreStatus(unknown=_decoded(found.unknown), foreign=_decoded(found.foreign))
     if not home.format_is_ours() and found.head is not None:
         out.unknown.append(paths.decode(layout.FORMAT))
     if found.head is not None:

@@ -226,7 +226,7 @@ class FileStore:
     def status(self) -> recovery.StoreStatus:
         """`txfiles.status` of this root; one that `create` is to make is clean."""
         if self._is_missing():
-            return recovery.StoreStatus()
+            return recovery.StoreStatus(is_root=False)
         return recovery.status(self._root)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.procs import CHECKOUT
-from txfiles import FileTransaction
+from txfiles import FileTransaction, status
 from txfiles._cli.options import parser
 from txfiles._disk import system
 from txfiles.cli import main
@@ -122,6 +122,25 @@ def test_a_conflict_needs_a_decision(root: Path, capsys: pytest.CaptureFixture[s
     assert found["error"]["path"] == "b"
     assert main(["recover", str(root), flag]) == 0
     assert ((root / "a").read_text(), (root / "b").read_text()) == (a, b)
+
+
+def test_a_directory_that_is_no_root_is_not_called_healthy(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["status"], ["verify"], ["recover"], ["recover", "--dry-run"]):
+        assert main([words[0], str(root), *words[1:]]) == 5
+        assert capsys.readouterr().out == f"not a txfiles root: {root} (or no transaction was ever begun in it)\n"
+        code, found = _json(capsys, words[0], str(root), *words[1:])
+        assert (code, found["is_root"]) == (5, False)
+        assert main([words[0], str(tmp_path / "missing"), *words[1:]]) == 1
+        assert "does not exist" in capsys.readouterr().err
+    assert not (root / ".txfiles").exists()
+    assert not status(root).is_root
+    with FileTransaction(root):
+        pass
+    for words in (["status"], ["verify"], ["recover"]):
+        code, found = _json(capsys, *words, str(root))
+        assert (code, found["is_root"]) == (0, True)
 
 
 def test_verify_finds_damage(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

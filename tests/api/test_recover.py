@@ -165,7 +165,7 @@ def test_a_root_that_never_held_a_transaction_stays_as_it_is(root: Path) -> None
     before = _stats(root)
     for _ in range(2):
         assert recover(root) == RecoveryReport()
-        assert status(root) == StoreStatus()
+        assert status(root) == StoreStatus(is_root=False)
         assert FileStore(root).recover().clean
         assert FileStore(root).status().clean
     assert os.listdir(root) == ["a"]
@@ -261,11 +261,11 @@ def test_without_a_conflict_nothing_is_to_be_decided(used: Path) -> None:
 
 def test_names_that_are_not_ours_are_told_and_left(used: Path) -> None:
     (used / ".txfiles/notes.txt").write_text("mine")
-    assert status(used).unknown == ["notes.txt"]
+    assert (status(used).foreign, status(used).unknown) == (["notes.txt"], [])
     report = recover(used)
-    assert (report.unknown, report.clean, status(used).clean) == (["notes.txt"], False, False)
+    assert (report.foreign, report.unknown, report.clean, status(used).clean) == (["notes.txt"], [], True, True)
     _die(used, "in the midst of it")
-    assert recover(used).unknown == ["notes.txt"]
+    assert recover(used).foreign == ["notes.txt"]
     with FileTransaction(used, timeout=0) as tx:
         tx.write("a", "next")
     assert (used / ".txfiles/notes.txt").read_text() == "mine"

@@ -130,6 +130,18 @@ def edited(ending: str, change: Callable[[bytes], bytes]) -> Step:
     return step
 
 
+def foreign_left(name: str) -> Step:
+    """The same for what has no name of ours, which does no harm."""
+
+    def step(fs: SimFS) -> None:
+        report = recover("/sim")
+        assert name in report.foreign
+        assert report.clean
+        assert name in fs.names(PRIVATE)
+
+    return step
+
+
 def unknown_left(name: str) -> Step:
     """Recovery tells of what it does not know, and leaves it."""
 

@@ -11,6 +11,7 @@ from tests.crash.case_steps import (
     delete_lost,
     edited,
     entry,
+    foreign_left,
     link_over_file,
     meddled_token,
     mode_over_file,
@@ -176,7 +177,7 @@ CASES = {
             unknown_left(f"{'0' * 32}.committed"),
         ),
         case("token-is-a-directory", lambda fs: fs.mkdirs(f"{PRIVATE}/{'0' * 32}.1"), unknown_left(f"{'0' * 32}.1")),
-        case("no-name-of-ours", lambda fs: fs.put(f"{PRIVATE}/notes", "?"), unknown_left("notes")),
+        case("no-name-of-ours", lambda fs: fs.put(f"{PRIVATE}/notes", "?"), foreign_left("notes")),
         case("loose-link", lambda fs: fs.put_symlink(f"{PRIVATE}/{'0' * 32}.1", "a"), removes(f"{'0' * 32}.1")),
         case("format-lost-at-rest", lambda fs: fs.remove(f"{PRIVATE}/format"), refused(RecoveryError), no_begin),
         case(

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import mounts
 from tests.support.as_user import as_user, public_directory
 from tests.support.boundary import tree
+from tests.support.halfdone import die
 from tests.support.procs import run_python
+from txfiles import FileStore, FileTransaction, recover, status
 from txfiles.cli import main
 
 
@@ -77,3 +80,60 @@ def test_n12_what_was_done_does_not_depend_on_the_standard_streams(root: Path, c
     done = subprocess.run(["sh", "-c", f"{words} {streams}"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert (root / "a").read_text() == Path(__file__).read_text()
+
+
+_FOREIGN = [".DS_Store", "@eaDir", ".nfs000000000012", "HEAD (conflicted copy 2024-01-01)", ".gitignore", "~lock.tmp"]
+
+
+@pytest.mark.leaves_debris
+@pytest.mark.parametrize("pending", [False, True])
+def test_n13_a_foreign_file_beside_ours_is_neither_pending_nor_damage(root: Path, pending: bool) -> None:
+    if pending:
+        die(root, 1)
+    else:
+        with FileTransaction(root) as tx:
+            tx.write("a", "a")
+    for name in _FOREIGN:
+        path = root / ".txfiles" / name
+        path.mkdir() if name.startswith("@") else path.write_text("foreign")
+    assert main(["status", str(root)]) == main(["verify", str(root)]) == (3 if pending else 0)
+    assert recover(root).clean == (not pending)
+    assert main(["status", str(root)]) == main(["verify", str(root)]) == main(["recover", str(root)]) == 0
+    assert recover(root).clean
+    assert status(root).clean
+    assert recover(root).foreign == status(root).foreign == sorted(_FOREIGN)
+    assert set(_FOREIGN) <= set(os.listdir(root / ".txfiles"))
+
+
+@pytest.mark.leaves_debris
+@pytest.mark.needs("mount")
+def test_n13_a_foreign_file_keeps_nobody_from_a_root_at_rest_on_a_read_only_mount(root: Path) -> None:
+    with FileTransaction(root) as tx:
+        tx.write("a", "a")
+    (root / ".txfiles/.DS_Store").write_text("foreign")
+    with mounts.read_only(root):
+        assert recover(root).clean
+        with FileStore(root).snapshot() as snap:
+            assert snap.read("a") == b"a"
+
+
+def test_n13_a_foreign_file_is_no_reason_to_recover(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FileTransaction(root) as tx:
+        tx.write("a", "old")
+    foreign = root / ".txfiles/.DS_Store"
+    foreign.write_text("foreign")
+    with monkeypatch.context() as patch:
+        patch.setattr("txfiles.transaction.recover_locked", None)
+        with FileTransaction(root) as tx:
+            tx.write("a", "a")
+    foreign.unlink()
+
+
+@pytest.mark.leaves_debris
+@pytest.mark.needs("root")
+def test_n13_a_foreign_file_of_another_user_keeps_no_reader_from_recovering(root: Path) -> None:
+    die(root, 1)
+    (root / ".txfiles/.DS_Store").write_text("foreign")
+    os.chown(root / ".txfiles/.DS_Store", 1000, 1000)
+    with FileStore(root).snapshot():
+        assert not status(root).pending

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from txfiles._cli.answer import DECISION, DONE, FAILED, Answer, some
+from txfiles._cli.answer import DECISION, DONE, FAILED, NO_ROOT, Answer, some
 from txfiles.prepared import commit_prepared, rollback_prepared
 from txfiles.recovery import recover, status, verify
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def run_status(options: argparse.Namespace) -> Answer:
     """What is pending in DIR."""
     found = status(options.dir)
+    if not found.is_root:
+        return _no_root(options, {"clean": found.clean, **asdict(found)})
     lines = []
     if found.head is not None:
         lines.append(
@@ -25,6 +27,7 @@ def run_status(options: argparse.Namespace) -> Answer:
         lines.append(f"{pending.state:<12} {pending.transaction_id}: {pending.error or some(pending.paths)}")
     lines += [f"left over    {name}" for name in found.debris]
     lines += [f"unknown      {name}" for name in found.unknown]
+    lines += [f"foreign      {name} (harmless)" for name in found.foreign]
     if any(pending.state == "prepared" for pending in found.pending):
         lines.append("waits for whoever prepared it: txfiles decide")
     elif not found.clean:
@@ -36,6 +39,8 @@ def run_status(options: argparse.Namespace) -> Answer:
 
 def run_recover(options: argparse.Namespace) -> Answer:
     """Finish or undo what a crash left."""
+    if not (now := status(options.dir)).is_root:
+        return _no_root(options, {"clean": now.clean, "is_root": False})
     if options.dry_run:
         code, found, lines = run_status(options)
         return Answer(code, {"dry_run": True, **found}, ["would recover:" if code else "nothing to recover", *lines])
@@ -49,9 +54,11 @@ def run_recover(options: argparse.Namespace) -> Answer:
         lines += [f"{word:<9} {done.transaction_id}: {some(done.paths)}" for done in transactions]
     lines += [f"removed   {name}" for name in report.removed]
     lines += [f"unknown   {name} (left alone)" for name in report.unknown]
+    lines += [f"foreign   {name} (harmless)" for name in report.foreign]
     if report.clean:
         lines.append("clean, nothing to recover")
-    return Answer(DECISION if report.waiting else DONE, {"clean": report.clean, **asdict(report)}, lines)
+    found = {"clean": report.clean, **asdict(report), "is_root": True}
+    return Answer(DECISION if report.waiting else DONE, found, lines)
 
 
 def run_decide(options: argparse.Namespace) -> Answer:
@@ -66,6 +73,8 @@ def run_decide(options: argparse.Namespace) -> Answer:
 
 def run_verify(options: argparse.Namespace) -> Answer:
     """Read the private directory and every journal in it; change nothing."""
+    if not status(options.dir).is_root:
+        return _no_root(options, {"sound": True, "is_root": False})
     found, pending = verify(options.dir), []
     if not found.damaged:
         now = status(options.dir)
@@ -77,4 +86,9 @@ def run_verify(options: argparse.Namespace) -> Answer:
     what = "recovery needs a decision" if found.conflicts else "recovery is pending"
     lines.append("not sound" if found.damaged else f"sound, {what}" if pending else "sound")
     code = FAILED if found.damaged else DECISION if pending or found.conflicts else DONE
-    return Answer(code, {"sound": found.sound, **asdict(found), "pending": pending}, lines)
+    return Answer(code, {"sound": found.sound, **asdict(found), "pending": pending, "is_root": True}, lines)
+
+
+def _no_root(options: argparse.Namespace, found: dict[str, Any]) -> Answer:
+    """What is no root is neither sound nor damaged: the path may be mistyped."""
+    return Answer(NO_ROOT, found, [f"not a txfiles root: {options.dir} (or no transaction was ever begun in it)"])

@@ -20,6 +20,7 @@ exit codes:
   2  the command line is wrong
   3  recovery is needed, or a decision: somebody changed files since a crash
   4  another writer held the lock for too long
+  5  status, verify, recover: the directory is not a txfiles root
   130  interrupted with Ctrl-C; nothing was left half done
 """
 

@@ -146,7 +146,9 @@ class Home:
         private, uid = self.fs.fstat(self.private_fd), self.fs.ids()[0]
         if private.st_uid != uid or private.st_mode & 0o022:
             return False
-        journals = [name for name in self.names() if layout.parse(name).kind not in ("permanent", "token", "old")]
+        journals = [
+            name for name in self.names() if layout.parse(name).kind not in ("permanent", "token", "old", "unknown")
+        ]
         return all(self.fs.stat(self.private_fd, name).st_uid == uid for name in journals)
 
     def share(self, fd: int, mode: int = 0o600) -> Stat:

@@ -43,13 +43,17 @@ class Pending:
 
 @dataclass(slots=True)
 class Inventory:
-    """`pending` is in the order of sequence numbers; `loose` are the names of tokens and old files by transaction."""
+    """`pending` is in the order of sequence numbers; `loose` are the names of tokens and old files by transaction.
+
+    `unknown` have a name of ours and are not a file of ours; `foreign` have no such name, and do no harm.
+    """
 
     names: list[bytes]
     head: Head | None
     pending: list[Pending]
     loose: dict[str, list[bytes]]
     unknown: list[bytes]
+    foreign: list[bytes]
 
 
 def read_head(home: Home) -> Head | None:
@@ -80,14 +84,17 @@ def take(home: Home) -> Inventory:
     names = home.names()
     states: dict[str, list[State]] = {}
     loose: dict[str, list[bytes]] = {}
-    unknown = []
+    unknown, foreign = [], []
     for raw in sorted(names):
         name = layout.parse(raw)
         if name.kind == "permanent":
             continue
+        if name.kind == "unknown":
+            foreign.append(raw)
+            continue
         if name.kind == "token" or name.kind == "old":
             loose.setdefault(name.tid, []).append(raw)
-        elif name.kind == "unknown" or not is_ours(home, raw):
+        elif not is_ours(home, raw):
             unknown.append(raw)
         else:
             states.setdefault(name.tid, []).append(name.kind)
@@ -97,7 +104,7 @@ def take(home: Home) -> Inventory:
             (loose[tid] if is_ours(home, raw, links=True) else unknown).append(raw)
     found = [_pending(home, tid, present) for tid, present in states.items()]
     found.sort(key=lambda p: (-1 if p.journal is None else p.journal.seq, p.tid))
-    return Inventory(names, read_head(home), found, loose, sorted(unknown))
+    return Inventory(names, read_head(home), found, loose, sorted(unknown), foreign)
 
 
 def is_ours(home: Home, name: bytes, *, links: bool = False) -> bool:

@@ -45,7 +45,8 @@ class RecoveryReport:
     """What a recovery found and did.
 
     `rolled_forward` and `rolled_back` are transactions, `waiting` those that were prepared and wait for a decision;
-    `removed` are names of the private directory that nothing needed, `unknown` names that were left alone.
+    `removed` are names of the private directory that nothing needed, `unknown` names of txfiles that were left alone
+    because they are not what they should be. `foreign` are files that somebody else put there; they do no harm.
     """
 
     rolled_forward: list[RecoveredTransaction] = field(default_factory=list)
@@ -53,6 +54,7 @@ class RecoveryReport:
     waiting: list[RecoveredTransaction] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
@@ -62,13 +64,13 @@ class RecoveryReport:
 
 def rests(home: Home) -> bool:
     """Nothing to recover and nothing to write: the permanent files, and a format that is ours. The usual case."""
-    return set(home.names()) == layout.PERMANENT and home.format_is_ours()
+    return layout.ours(home.names()) == layout.PERMANENT and home.format_is_ours()
 
 
 def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bool = True) -> RecoveryReport:
     """Bring the root to rest. Raises `RecoveryError` and its kinds; `OSError` where the disk does not answer."""
     report = RecoveryReport()
-    left = set(home.names()) - layout.PERMANENT
+    left = layout.ours(home.names()) - layout.PERMANENT
     if left and (durable or any(_is_durable(home, name) for name in left)):
         sync_private(home)  # what is seen from here on is what is durable
     found = inventory.take(home)
@@ -80,6 +82,7 @@ def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bo
     finally:
         _tell(home, report)
     report.unknown += [paths.decode(name) for name in found.unknown]
+    report.foreign += [paths.decode(name) for name in found.foreign]
     return report
 
 

@@ -14,7 +14,10 @@ T is 128 random bits in hex and k a decimal number; nothing else is ours.
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PRIVATE = b".txfiles"
 FORMAT = b"format"
@@ -42,6 +45,11 @@ class Name(NamedTuple):
     kind: Kind
     tid: str = ""
     number: int = -1
+
+
+def ours(names: Iterable[bytes]) -> set[bytes]:
+    """Those of the names that mean anything; the others are files that somebody else put into the directory."""
+    return {name for name in names if parse(name).kind != "unknown"}
 
 
 def token(tid: str, number: int) -> bytes:
