@@ -3,8 +3,9 @@
     @pytest.mark.needs("loop", "xfs", "strace")
 
 A thing is `root`, `mount` (the right to mount), `users` (children of other users), `sysctl` (the right to change the
-kernel's settings), `loop` (loop devices), `ext4`, `xfs` or `btrfs` (mkfs and the kernel's part), `strace` (installed
-and allowed to trace), `module:NAME` (a Python module), or the name of a program.
+kernel's settings), `user namespaces` (for users without any right), `loop` (loop devices), `ext4`, `xfs` or `btrfs`
+(mkfs and the kernel's part), `strace` (installed and allowed to trace), `module:NAME` (a Python module), or the name
+of a program.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ def missing(thing: str) -> str | None:
         return missing("root") or (None if mounts.isolate() else "mount: this container may not mount")
     if thing == "users":
         return missing("root") or _other_users()
+    if thing == "user namespaces":
+        return missing("users") or _no_user_namespaces()
     if thing == "sysctl":
         return missing("root") or (
             None if os.access("/proc/sys/fs/protected_regular", os.W_OK) else "sysctl: /proc/sys is read-only"
@@ -104,6 +107,13 @@ def _other_users() -> str | None:
     except RuntimeError as error:
         return f"users: {error}"
     return None
+
+
+def _no_user_namespaces() -> str | None:
+    done = subprocess.run(
+        ["unshare", "--user", "true"], user=65534, group=65534, cwd="/", capture_output=True, check=False
+    )
+    return None if done.returncode == 0 else f"user namespaces: {done.stderr.decode().strip()}"
 
 
 def _untraceable() -> str | None:

@@ -109,11 +109,25 @@ class Evidence:
             return False
         assert op.meta is not None
         at, name = self.home.private_fd, self.token_name(op)
-        if op.new.link is None and (
-            token.st_size != op.new.size or not metadata.matches(self.fs, at, name, token, op.meta)
-        ):
-            return False
-        return self._digest(at, name, token) == op.digest
+        try:
+            if op.new.link is None and (
+                token.st_size != op.new.size or not metadata.matches(self.fs, at, name, token, op.meta)
+            ):
+                return False
+            return self._digest(at, name, token) == op.digest
+        except PermissionError as error:
+            return self._believe(op, token, error)
+
+    def _believe(self, op: Operation, found: Stat, error: PermissionError) -> bool:
+        """Whether a file that its writer closed to us is the one recorded; raises `error` where nobody can tell.
+
+        Other members of the group have to recover, whatever the umask of the one that died. What the first sync round
+        made durable (I1), or what this boot wrote, is whole if it is still the same file.
+        """
+        if not self.same_tree or (self.journal.durability != "full" and self.journal.boot != self.fs.boot_id()):
+            paths.give_name(error, op.path, always=True)
+            raise error
+        return self.is_new(op, found)
 
     # -- proof --------------------------------------------------------------------------------------------------
 
@@ -147,7 +161,10 @@ class Evidence:
             op.meta.mode,
         ):
             return False
-        return self._digest(at, name, target) == op.digest
+        try:
+            return self._digest(at, name, target) == op.digest
+        except PermissionError as error:
+            return self._believe(op, target, error)
 
     def _old_differed(self, op: Operation) -> bool:
         """A replaced file left its link before the commit point; without it the first sync round was not complete."""
@@ -161,7 +178,8 @@ class Evidence:
             return True
         if op.old.link is None and stat.S_IMODE(old.st_mode) != op.meta.mode:
             return True
-        return self._digest(self.home.private_fd, self.old_name(op), old) != op.digest
+        with paths.Naming(op.path, always=True):
+            return self._digest(self.home.private_fd, self.old_name(op), old) != op.digest
 
     # -- what stands in the way ---------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from txfiles._disk import metadata
 from txfiles._disk.lock import make_lock
-from txfiles._disk.system import release, write_all
+from txfiles._disk.system import give, release, write_all
 from txfiles._format import journal, layout, paths
 from txfiles._tree.tree import Tree
 from txfiles.errors import (
@@ -157,18 +157,7 @@ class Home:
         Those are its group, and its owner if root made the file: or one run as root would lock the owner of the
         directory out. Returns what the file was before.
         """
-        file, private = self.fs.fstat(fd), self.fs.fstat(self.private_fd)
-        shared = bool(private.st_mode & stat.S_IWGRP)
-        uid = private.st_uid if self.fs.ids()[0] == 0 else file.st_uid
-        gid = private.st_gid if shared or uid != file.st_uid else file.st_gid
-        if (uid, gid) != (file.st_uid, file.st_gid):
-            with suppress(PermissionError):  # a group that we are not in; root that is nobody on a server
-                self.fs.chown(fd, uid, gid)
-        if shared:
-            mode |= (mode & 0o600) >> 3
-        if mode & ~file.st_mode:
-            self.fs.chmod(fd, mode)
-        return file
+        return share(self.fs, self.private_fd, fd, mode)
 
     def names(self) -> list[bytes]:
         return self.fs.listdir(self.private_fd)
@@ -385,11 +374,14 @@ def _make_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
                     fs.rmdir(root_fd, layout.PRIVATE)
             raise
     try:
-        if made:
-            fs.chmod(fd, 0o700)  # whatever the umask
+        if made and stat.S_IMODE(mode := fs.fstat(fd).st_mode) & 0o777 != 0o700:
+            fs.chmod(fd, 0o700 | mode & stat.S_ISGID)  # whatever the umask
         _share_private(fs, root_fd, fd)
     except BaseException:
         release(fs, fd)
+        if made:  # half made it would be in the way of others
+            with suppress(OSError):
+                fs.rmdir(root_fd, layout.PRIVATE)
         raise
     return fd
 
@@ -402,15 +394,39 @@ def _share_private(fs: FileSystem, root_fd: int, private_fd: int) -> None:
     root, private = fs.fstat(root_fd), fs.fstat(private_fd)
     if private.st_uid != fs.ids()[0]:
         return
-    if root.st_mode & stat.S_IWGRP and not private.st_mode & stat.S_IWGRP:
-        with suppress(PermissionError):  # a group that we are not in: then the directory stays ours
-            if private.st_gid != root.st_gid:
-                fs.chown(private_fd, -1, root.st_gid)
-            fs.chmod(private_fd, 0o770)
+    # A group that we are not in, or that our user namespace does not know, stays out.
+    if root.st_mode & stat.S_IWGRP and not private.st_mode & stat.S_IWGRP and give(fs, private_fd, -1, root.st_gid):
+        fs.chmod(private_fd, 0o770)
+        _share_permanent(fs, private_fd)
     has = fs.xattrs(root_fd, layout.PRIVATE)
     for key in (metadata.DEFAULT_ACL, metadata.ACCESS_ACL):
         if key in has:
             fs.remove_xattr(private_fd, key)
     if private.st_uid == 0 != root.st_uid:
-        with suppress(PermissionError):  # root that is nobody on a server
-            fs.chown(private_fd, root.st_uid, root.st_gid)  # last: whoever is not its owner does none of this
+        give(fs, private_fd, root.st_uid, root.st_gid)  # last: whoever is not its owner does none of this
+
+
+def _share_permanent(fs: FileSystem, private_fd: int) -> None:
+    """Open what was written while the root was ours alone."""
+    for name in (layout.FORMAT, layout.HEAD):
+        with suppress(FileNotFoundError):
+            fd = fs.open_read(private_fd, name)
+            try:
+                share(fs, private_fd, fd, stat.S_IMODE(fs.fstat(fd).st_mode) & 0o600)
+            finally:
+                release(fs, fd)
+
+
+def share(fs: FileSystem, private_fd: int, fd: int, mode: int) -> Stat:
+    """See `Home.share`."""
+    file, private = fs.fstat(fd), fs.fstat(private_fd)
+    shared = bool(private.st_mode & stat.S_IWGRP)
+    uid = private.st_uid if fs.ids()[0] == 0 else file.st_uid
+    gid = private.st_gid if shared or uid != file.st_uid else file.st_gid
+    if (uid, gid) != (file.st_uid, file.st_gid):
+        give(fs, fd, uid, gid)  # not to a group that we are not in, nor as root that is nobody on a server
+    if shared:
+        mode |= (mode & 0o600) >> 3
+    if mode & ~file.st_mode:
+        fs.chmod(fd, mode)
+    return file

@@ -6,6 +6,7 @@ REQUIRES everywhere: the lock. Crash-safe and idempotent: killed at any step, th
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -18,7 +19,7 @@ from txfiles._format.journal import NO_BOOT_ID
 from txfiles.errors import ConflictError, RecoveryConflictError, RecoveryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from txfiles._commit.home import Home
     from txfiles._commit.inventory import Inventory, Pending
@@ -77,13 +78,27 @@ def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bo
     check_format(home, found)
     try:
         for pending in found.pending:
-            _recover_one(home, pending, found, on_conflict, report)
+            with _explaining(home, pending):
+                _recover_one(home, pending, found, on_conflict, report)
         _remove_loose(home, found, report)
     finally:
         _tell(home, report)
     report.unknown += [paths.decode(name) for name in found.unknown]
     report.foreign += [paths.decode(name) for name in found.foreign]
     return report
+
+
+@contextmanager
+def _explaining(home: Home, pending: Pending) -> Iterator[None]:
+    """Let an error of what we may not do say who may: another member of the group has closed a directory, perhaps."""
+    try:
+        yield
+    except PermissionError as error:
+        with suppress(OSError):
+            owner = home.fs.stat(home.private_fd, layout.journal(pending.tid, pending.state)).st_uid
+            who = f"that user {owner}, who died in it, or the superuser can recover"
+            error.strerror = f"{error.strerror}: a part of transaction {pending.tid} {who}"
+        raise
 
 
 def _is_durable(home: Home, name: bytes) -> bool:

@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from txfiles._disk.system import give
 from txfiles._format.layout import LOCK
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ def _share(fs: FileSystem, fd: int, private: Stat) -> Stat:
     uid, gid = private.st_uid if euid == 0 else euid, private.st_gid if shared else file.st_gid
     mode = 0o660 if shared else 0o600
     if (uid, gid) != (file.st_uid, file.st_gid):
-        with suppress(PermissionError):  # a group that we are not in; root that is nobody on a server
-            fs.chown(fd, uid, gid)
+        give(fs, fd, uid, gid)  # not to a group that we are not in, nor as root that is nobody on a server
     if file.st_mode & mode != mode:
         fs.chmod(fd, mode)
     return file

@@ -10,6 +10,7 @@ import stat
 import struct
 from typing import TYPE_CHECKING
 
+from txfiles._disk.system import give
 from txfiles._format.journal import Meta
 
 if TYPE_CHECKING:
@@ -97,12 +98,7 @@ def apply(fs: FileSystem, fd: int, now: Stat, wanted: Meta) -> Meta:
 
 def _give(fs: FileSystem, fd: int, wanted: Meta, uid: int, gid: int) -> tuple[int, int]:
     for owner, group in ((wanted.uid, wanted.gid), (uid, wanted.gid)):
-        try:
-            fs.chown(fd, owner, group)
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.EINVAL):
-                raise
-        else:
+        if give(fs, fd, owner, group):
             return owner, group
     return uid, gid
 

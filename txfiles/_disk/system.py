@@ -95,6 +95,7 @@ _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a FIFO that slipped in must not block us
 _LINUX = sys.platform == "linux"
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+_NOT_TO_GIVE = (errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOVERFLOW)
 _UNREACHABLE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
@@ -337,6 +338,17 @@ def write_all(fs: FileSystem, fd: int, data: bytes | memoryview) -> None:
         if done <= 0:
             raise OSError(errno.EIO, "a write made no progress")
         rest = memoryview(rest)[done:]
+
+
+def give(fs: FileSystem, fd: int, uid: int, gid: int) -> bool:
+    """chown(2); false where the caller may not, or where its user namespace does not know them (EINVAL)."""
+    try:
+        fs.chown(fd, uid, gid)
+    except OSError as error:
+        if error.errno not in _NOT_TO_GIVE:
+            raise
+        return False
+    return True
 
 
 def release(fs: FileSystem, *fds: int) -> None:
