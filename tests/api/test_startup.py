@@ -296,16 +296,33 @@ def test_each_decision_is_a_record_with_fields(root: Path, caplog: pytest.LogCap
         recover(root)
     [record] = caplog.records
     assert (record.name, record.levelname) == ("txfiles", "WARNING")
-    told = {name: vars(record)[name] for name in ("root", "transaction_id", "decision", "paths")}
+    told = {name: vars(record)[name] for name in ("root", "transaction_id", "decision", "paths", "count")}
     assert told == {
         "root": str(root),
         "transaction_id": pending.transaction_id,
         "decision": decision,
         "paths": ["orders.json", "stock.json"],
+        "count": 2,
     }
     word = decision.removeprefix("roll-")
     expected = f"{root}: rolled {word} transaction {pending.transaction_id}: 'orders.json', 'stock.json'"
     assert record.getMessage() == expected
+
+
+def test_a_record_of_thousands_of_files_is_short(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def save() -> None:
+        with FileTransaction(root, durability="process") as tx:
+            for number in range(300):
+                tx.write(f"file {number:03}", "new")
+
+    killed(save, "rename", 3)
+    with caplog.at_level(logging.DEBUG, "txfiles"):
+        [done] = recover(root).rolled_forward
+    assert len(done.paths) == 300
+    [record] = caplog.records
+    assert record.getMessage().endswith("'file 000', 'file 001', 'file 002', 'file 003', 'file 004' and 295 more")
+    assert vars(record)["paths"] == done.paths[:5]
+    assert vars(record)["count"] == 300
 
 
 def test_a_transaction_that_recovers_logs_it_too(state: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,11 +15,6 @@ class Answer(NamedTuple):
     lines: list[str]
 
 
-def some(names: list[str]) -> str:
-    """A few of the names, and how many more there are."""
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
 def number_of(number: int) -> str:
     """So many files, in words."""
     return "1 file" if number == 1 else f"{number} files"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from txfiles._cli.answer import DECISION, DONE, FAILED, NO_ROOT, Answer, some
+from txfiles._cli.answer import DECISION, DONE, FAILED, NO_ROOT, Answer
+from txfiles._format.paths import some
 from txfiles.prepared import commit_prepared, rollback_prepared
 from txfiles.recovery import recover, status, verify
 
@@ -25,7 +26,8 @@ def run_status(options: argparse.Namespace) -> Answer:
         )
     for pending in found.pending:
         lines.append(f"{pending.state:<12} {pending.transaction_id}: {pending.error or some(pending.paths)}")
-    lines += [f"left over    {name}" for name in found.debris]
+    if found.debris:
+        lines.append(f"left over    {some(found.debris)}")
     lines += [f"unknown      {name}" for name in found.unknown]
     lines += [f"foreign      {name} (harmless)" for name in found.foreign]
     if any(pending.state == "prepared" for pending in found.pending):
@@ -52,7 +54,8 @@ def run_recover(options: argparse.Namespace) -> Answer:
         ("waiting", report.waiting),
     ):
         lines += [f"{word:<9} {done.transaction_id}: {some(done.paths)}" for done in transactions]
-    lines += [f"removed   {name}" for name in report.removed]
+    if report.removed:
+        lines.append(f"removed   {some(report.removed)}")
     lines += [f"unknown   {name} (left alone)" for name in report.unknown]
     lines += [f"foreign   {name} (harmless)" for name in report.foreign]
     if report.clean:
@@ -79,7 +82,7 @@ def run_verify(options: argparse.Namespace) -> Answer:
     if not found.damaged:
         now = status(options.dir)
         pending = [f"{one.state} {one.transaction_id}: {some(one.paths)}" for one in now.pending]
-        pending += [f"left over: {name}" for name in now.debris]
+        pending += [f"left over: {some(now.debris)}"] if now.debris else []
     lines = [f"damaged: {text}" for text in found.damaged]
     lines += [f"conflict: {text}" for text in found.conflicts]
     lines += [f"pending: {text}" for text in pending]

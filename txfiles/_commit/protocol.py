@@ -329,14 +329,14 @@ class Commit:
 
     def _tell_what_is_theirs(self, left: list[Operation]) -> None:
         if left and self.failure is not None:
-            shown = ", ".join(repr(paths.decode(op.path)) for op in left)
+            shown = paths.some([repr(paths.decode(op.path)) for op in left])
             self.failure.add_note(f"txfiles: replaced by somebody else meanwhile, and left as it is: {shown}")
 
     def _tell_what_stayed(self) -> None:
         with suppress(OSError):  # the outcome is known, this is only a hint
             names = [name for name in self.home.names() if layout.parse(name).tid == self.journal.tid]
             if names and self.failure is not None:
-                shown = ", ".join(paths.decode(name) for name in sorted(names))
+                shown = paths.some([paths.decode(name) for name in sorted(names)])
                 self.failure.add_note(f"txfiles: immutable, and left in the private directory: {shown}")
 
     def _exists(self, state: State) -> bool:

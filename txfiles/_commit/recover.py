@@ -263,7 +263,7 @@ def _sync(home: Home, journal: Journal, make_durable: Callable[[], None]) -> Non
 
 def conflict(conflicts: list[Operation], what: str = "decide with on_conflict") -> RecoveryConflictError:
     changed = tuple(sorted({paths.decode(op.path) for op in conflicts}))
-    shown = ", ".join(repr(path) for path in changed[:5]) + (", ..." if len(changed) > 5 else "")
+    shown = paths.some([*map(repr, changed)])
     message = f"changed by somebody else since the crash: {shown}; nothing was touched, {what}"
     return RecoveryConflictError(message, paths=changed)
 
@@ -285,15 +285,19 @@ def _remove_loose(home: Home, found: Inventory, report: RecoveryReport) -> None:
 
 
 def _tell(home: Home, report: RecoveryReport) -> None:
-    """Log each transaction that was ended, as text and as the fields root, transaction_id, decision and paths."""
+    """Log each transaction that was ended, as text and as the fields root, transaction_id, decision, paths and count.
+
+    The paths are the first few: the report has them all, and a line of a log is read by people.
+    """
     root = paths.decode(home.root)
     for word, transactions in (("forward", report.rolled_forward), ("back", report.rolled_back)):
         for done in transactions:
-            shown = ", ".join(map(repr, done.paths))  # so that any name can be written to any log
+            shown = paths.some([*map(repr, done.paths)])  # so that any name can be written to any log
             fields = {
                 "root": root,
                 "transaction_id": done.transaction_id,
                 "decision": f"roll-{word}",
-                "paths": done.paths,
+                "paths": done.paths[: paths.FEW],
+                "count": len(done.paths),
             }
             _log.warning("%s: rolled %s transaction %s: %s", root, word, done.transaction_id, shown, extra=fields)

@@ -15,7 +15,7 @@ from txfiles._format.layout import PRIVATE
 from txfiles.errors import InvalidPathError, TxFilesError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class PathLike(Protocol):
@@ -28,6 +28,7 @@ AnyPath = str | bytes | PathLike
 
 ROOT = b""
 _REMEMBERED = 4096  # spellings of paths: most programs write the same files again and again
+FEW = 5  # names that a line tells
 _LONG = 1000  # characters; longer ones are not remembered
 _ENCODING = sys.getfilesystemencoding()
 
@@ -163,6 +164,12 @@ def one_name(path: bytes, other: bytes) -> InvalidPathError:
     """Two names that the file system takes for one: it ignores case, or the form of accents."""
     shown = decode(other)
     return InvalidPathError(f"{decode(path)!r} and {shown!r} are one name on this file system", path=shown)
+
+
+def some(shown: Sequence[str]) -> str:
+    """A few names in a line, and how many more there are: a transaction may have thousands."""
+    rest = len(shown) - FEW
+    return ", ".join(shown[:FEW]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def split(path: bytes) -> tuple[bytes, bytes]:
