@@ -72,8 +72,9 @@ LAYERS = """
     _calls.session
     _calls.content  _calls.plan  _calls.settings
 
-    _tree.streams  _tree.subtrees
+    _tree.subtrees
     _tree.staging
+    _tree.streams
     _tree.tokens  _tree.view
     _tree.tree
 

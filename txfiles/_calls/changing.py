@@ -89,7 +89,7 @@ class Changing(Reading):
         text = not mode.endswith("b")
         with self._call() as staging:
             if mode[0] == "r":
-                return streams.reader(self._fs, self._open_to_read(staging, path), text=text)
+                return streams.reader(staging.raw(staging.resolve(paths.normalize(path))), text=text)
             return self._open_to_write(staging, path, mode[0], text=text)
 
     def _open_to_write(self, staging: Staging, path: AnyPath, how: str, *, text: bool) -> IO[Any]:
@@ -103,7 +103,7 @@ class Changing(Reading):
         writer = self._tokens.new(place.path)
         try:
             if how == "a" and exists:
-                for chunk in self._read_chunks(staging, place.path):
+                for chunk in staging.chunks(place.path):
                     writer.write(chunk)
         except BaseException:
             writer.discard()
@@ -188,7 +188,7 @@ class Changing(Reading):
     def mkdir(self, path: AnyPath) -> None:
         """Stage a directory and its missing parents; one that exists is left as it is. Raises `FileExistsError`."""
         with self._call() as staging, staging.step():
-            resolved, node = staging.find(paths.normalize(path, directory=True))
+            resolved, node = staging.peek(paths.normalize(path, directory=True))
             if node is not None and node.kind != "dir":
                 raise FileExistsError(errno.EEXIST, "not a directory", paths.decode(resolved))
             staging.make_parents(resolved)

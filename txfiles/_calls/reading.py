@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import stat
 from typing import TYPE_CHECKING, Any
 
 from txfiles._calls.session import Session
-from txfiles._disk.system import release
 from txfiles._format import json, paths
 from txfiles._tree import subtrees
-from txfiles._tree.staging import Staging, refuse_special
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from txfiles._format.paths import AnyPath
-
-CHUNK = 1 << 20  # bytes that are read at once
 
 
 class Reading(Session):
@@ -25,14 +20,7 @@ class Reading(Session):
     def read(self, path: AnyPath) -> bytes:
         """The content of a file, as staged or else as on disk. Raises `OSError` and `InvalidPathError`."""
         with self._call() as staging, paths.Naming(paths.to_bytes(path)):
-            fd = self._open_to_read(staging, path)
-            try:
-                chunks = []
-                while chunk := self._fs.read(fd, CHUNK):
-                    chunks.append(chunk)
-                return b"".join(chunks)
-            finally:
-                release(self._fs, fd)
+            return staging.content(staging.resolve(paths.normalize(path)))
 
     def read_text(self, path: AnyPath) -> str:
         """The same, decoded from UTF-8; newlines as they are. Raises `UnicodeDecodeError`."""
@@ -70,28 +58,3 @@ class Reading(Session):
         """The version of a file: an opaque string that changes with every replacement; `None` for a missing file."""
         with self._call() as staging:
             return staging.version(staging.resolve(paths.normalize(path)))
-
-    def _open_to_read(self, staging: Staging, path: AnyPath) -> int:
-        resolved = staging.resolve(paths.normalize(path))
-        staging.require_file(resolved)
-        at, name = staging.where(resolved)
-        try:
-            fd = self._fs.open_read(at, name)
-        except OSError as error:
-            error.filename = paths.decode(resolved)
-            raise
-        try:
-            if not stat.S_ISREG(self._fs.fstat(fd).st_mode):
-                raise refuse_special(resolved)
-        except BaseException:
-            release(self._fs, fd)
-            raise
-        return fd
-
-    def _read_chunks(self, staging: Staging, resolved: bytes) -> Iterator[bytes]:
-        fd = self._fs.open_read(*staging.where(resolved))
-        try:
-            while chunk := self._fs.read(fd, CHUNK):
-                yield chunk
-        finally:
-            release(self._fs, fd)

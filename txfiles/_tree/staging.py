@@ -6,21 +6,27 @@ Every path here is resolved: without symbolic links, as `tree.resolve` returns i
 from __future__ import annotations
 
 import errno
+import io
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles._disk import metadata
+from txfiles._disk.system import release
 from txfiles._format import paths
 from txfiles._format.journal import Identity, Meta, Operation
+from txfiles._format.layout import PRIVATE
+from txfiles._tree import streams
 from txfiles._tree.tokens import Token, Tokens, identity_of
 from txfiles._tree.tree import Node, Tree, kind_of
 from txfiles._tree.view import ABSENT, Absent, Directory, View, must_be_file, refuse_special, version_of
-from txfiles.errors import ConflictError
+from txfiles.errors import ConflictError, InvalidPathError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from txfiles._disk.system import FileSystem, Stat
+
+_CHUNK = 1 << 20  # bytes that are read at once
 
 
 class Place(NamedTuple):
@@ -153,6 +159,85 @@ class Staging(View[Token]):
             return Place(resolved, entry.identity, entry.meta)
         meta = metadata.read(self.fs, *self.tree.at(resolved), node.stat)
         return Place(resolved, identity_of(node.stat), meta)
+
+    # -- contents -----------------------------------------------------------------------------------------------
+
+    def open_file(self, path: bytes) -> int:
+        """A descriptor of a regular file of this view."""
+        self.require_file(path)
+        at, name = self.where(path)
+        try:
+            fd = self.fs.open_read(at, name)
+        except OSError as error:
+            error.filename = paths.decode(path)
+            raise
+        try:
+            if not stat.S_ISREG(self.fs.fstat(fd).st_mode):
+                raise refuse_special(path)
+        except BaseException:
+            release(self.fs, fd)
+            raise
+        return fd
+
+    def content(self, path: bytes) -> bytes:
+        """The whole content of a file."""
+        fd = self.open_file(path)
+        try:
+            chunks = []
+            while chunk := self.fs.read(fd, _CHUNK):
+                chunks.append(chunk)
+            return b"".join(chunks)
+        finally:
+            release(self.fs, fd)
+
+    def raw(self, path: bytes) -> io.RawIOBase:
+        """The content of a file as it is read."""
+        return streams.RawReader(self.fs, self.open_file(path))
+
+    def chunks(self, path: bytes) -> Iterator[bytes]:
+        """The content of a file in pieces. REQUIRES: it is a file."""
+        fd = self.fs.open_read(*self.where(path))
+        try:
+            while chunk := self.fs.read(fd, _CHUNK):
+                yield chunk
+        finally:
+            release(self.fs, fd)
+
+    def taken(self, path: bytes) -> Token:
+        """What is at the path of a file or link, to be put at another one."""
+        entry = self.entries.get(path)
+        return entry if isinstance(entry, Token) else self.tokens.link_file(*self.tree.at(path), path)
+
+    def copied(self, source: bytes, target: bytes) -> Token:
+        """A copy of a file, for another path: content, mode and attributes."""
+        meta = self.copied_meta(source, target)
+        fd = self.fs.open_read(*self.where(source))
+        try:
+            if not stat.S_ISREG(self.fs.fstat(fd).st_mode):
+                raise refuse_special(source)
+            writer = self.tokens.new(target)
+            try:
+                while chunk := self.fs.read(fd, _CHUNK):
+                    writer.write(chunk)
+                return writer.finish(meta, self.place(target).identity)
+            finally:
+                writer.discard()
+        finally:
+            release(self.fs, fd)
+
+    def copied_meta(self, source: bytes, target: bytes, *, is_dir: bool = False) -> Meta:
+        """Mode and attributes of the source, owner and group of what the target is or would be."""
+        meta = self.meta_of(source)
+        exists = self.look(target) is not None
+        owner = self.meta_of(target) if exists else self.meta_for_new(target, is_dir=is_dir)
+        kept = meta.mode if (meta.uid, meta.gid) == (owner.uid, owner.gid) else meta.mode & 0o1777
+        return meta._replace(mode=kept, uid=owner.uid, gid=owner.gid)
+
+    def refuse_nested_root(self, path: bytes) -> None:
+        """A directory that is a root of its own is not moved or removed."""
+        if self.tree.stat(paths.join(path, PRIVATE)) is not None and path not in self.entries:
+            shown = paths.decode(path)
+            raise InvalidPathError(f"{shown!r} is a txfiles root of its own; it cannot be deleted or moved", path=shown)
 
     def expect(self, path: bytes, version: str | None) -> None:
         """The commit is to find this version on disk."""

@@ -42,7 +42,7 @@ class Strict:
         return super().seekable()  # type: ignore[misc, no-any-return]
 
 
-class _RawReader(Strict, io.RawIOBase):
+class RawReader(Strict, io.RawIOBase):
     def __init__(self, fs: FileSystem, fd: int) -> None:
         self._fs = fs
         self._fd = fd
@@ -161,9 +161,9 @@ class _Text(Strict, io.TextIOWrapper):
         self.close()
 
 
-def reader(fs: FileSystem, fd: int, *, text: bool) -> IO[Any]:
-    """A file object that owns `fd`. Text is UTF-8 without newline translation."""
-    buffered = _Reader(_RawReader(fs, fd), _BUFFER)
+def reader(raw: io.RawIOBase, *, text: bool) -> IO[Any]:
+    """A file object that owns `raw`. Text is UTF-8 without newline translation."""
+    buffered = _Reader(raw, _BUFFER)
     return _Text(buffered, "utf-8", newline="") if text else buffered
 
 

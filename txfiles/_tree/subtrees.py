@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import errno
 import math
-import stat
 from typing import TYPE_CHECKING
 
-from txfiles._disk.system import release
 from txfiles._format import paths
-from txfiles._format.layout import PRIVATE
 from txfiles._tree.staging import ABSENT, Directory, Staging, refuse_special
-from txfiles._tree.tokens import Token
 from txfiles._tree.tree import Node
 from txfiles._tree.view import C, View
-from txfiles.errors import InvalidPathError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from txfiles._format.journal import Meta
 
 _CHUNK = 1 << 20
 
@@ -36,7 +30,7 @@ def walk(
         below = todo.pop()
         if excluded(below):
             continue
-        node = view.look(below)
+        node = view.listed(below)
         if node is None:
             continue  # another program removed it since it was listed
         yield below, node
@@ -74,20 +68,14 @@ def glob(view: View[C], pattern: str | bytes, exclude: Iterable[str | bytes] = (
 
 def _require_movable(staging: Staging, path: bytes) -> list[tuple[bytes, Node]]:
     """The contents of a directory that goes as a whole; what txfiles may not touch is refused."""
-    _refuse_nested_root(staging, path)
+    staging.refuse_nested_root(path)
     found = list(walk(staging, path))
     for below, node in found:
         if node.kind == "special":
             raise refuse_special(below)
         if node.kind == "dir":
-            _refuse_nested_root(staging, below)
+            staging.refuse_nested_root(below)
     return found
-
-
-def _refuse_nested_root(staging: Staging, path: bytes) -> None:
-    if staging.tree.stat(paths.join(path, PRIVATE)) is not None and path not in staging.entries:
-        shown = paths.decode(path)
-        raise InvalidPathError(f"{shown!r} is a txfiles root of its own; it cannot be deleted or moved", path=shown)
 
 
 def delete_tree(staging: Staging, path: bytes) -> None:
@@ -129,9 +117,7 @@ def move(staging: Staging, source: bytes, target: bytes) -> None:
 
 
 def _move_file(staging: Staging, source: bytes, target: bytes) -> None:
-    entry = staging.entries.get(source)
-    if not isinstance(entry, Token):
-        entry = staging.tokens.link_file(*staging.tree.at(source), source)
+    entry = staging.taken(source)
     staging.put(source, ABSENT)  # first: an interrupt between the two must not find the token at both
     staging.put(target, entry)
 
@@ -151,11 +137,11 @@ def copy(staging: Staging, source: bytes, target: bytes) -> None:
     for below, inner in found:
         if inner.kind == "special":
             raise refuse_special(below)
-    staging.put(target, Directory(_copied(staging, source, target, is_dir=True)))
+    staging.put(target, Directory(staging.copied_meta(source, target, is_dir=True)))
     for below, inner in found:
         there = target + below[len(source) :]
         if inner.kind == "dir":
-            staging.put(there, Directory(_copied(staging, below, there, is_dir=True)))
+            staging.put(there, Directory(staging.copied_meta(below, there, is_dir=True)))
         else:
             _copy_file(staging, below, inner, there)
 
@@ -181,30 +167,4 @@ def _copy_file(staging: Staging, source: bytes, node: Node, target: bytes) -> No
         return
     if source == target:
         return
-    meta = _copied(staging, source, target)
-    staging.put(target, copy_content(staging, source, target, meta))
-
-
-def copy_content(staging: Staging, source: bytes, target: bytes, meta: Meta) -> Token:
-    fd = staging.fs.open_read(*staging.where(source))
-    try:
-        if not stat.S_ISREG(staging.fs.fstat(fd).st_mode):
-            raise refuse_special(source)
-        writer = staging.tokens.new(target)
-        try:
-            while chunk := staging.fs.read(fd, _CHUNK):
-                writer.write(chunk)
-            return writer.finish(meta, staging.place(target).identity)
-        finally:
-            writer.discard()
-    finally:
-        release(staging.fs, fd)
-
-
-def _copied(staging: Staging, source: bytes, target: bytes, *, is_dir: bool = False) -> Meta:
-    """Mode and attributes of the source, owner and group of what the target is or would be."""
-    meta = staging.meta_of(source)
-    exists = staging.look(target) is not None
-    owner = staging.meta_of(target) if exists else staging.meta_for_new(target, is_dir=is_dir)
-    kept = meta.mode if (meta.uid, meta.gid) == (owner.uid, owner.gid) else meta.mode & 0o1777
-    return meta._replace(mode=kept, uid=owner.uid, gid=owner.gid)
+    staging.put(target, staging.copied(source, target))

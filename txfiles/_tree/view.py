@@ -85,6 +85,18 @@ class View(Generic[C]):
                 return path, node
         return resolve(path, self.look, self.tree.root, follow_last=follow_last) if path else (path, Node("dir"))
 
+    def peek(self, path: bytes) -> tuple[bytes, Node | None]:
+        """`find` for who goes on to write there, whatever file it is."""
+        return self.find(path)
+
+    def listed(self, path: bytes) -> Node | None:
+        """`look` for a path that a directory was listed with."""
+        return self.look(path)
+
+    def held(self, path: bytes) -> tuple[str, bytes] | None:
+        """Version and content of a file that is in no file system; `None` where `file` tells."""
+        return None
+
     def exists(self, path: bytes) -> bool:
         """Whether there is a file or directory, not resolved; below a file there is nothing."""
         try:
