@@ -35,6 +35,7 @@ _PACKAGES = {
     "flock": "util-linux",
     "systemd-analyze": "systemd",
     "node": "nodejs",
+    "chromium": "chromium",
 }
 
 
