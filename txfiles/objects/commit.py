@@ -68,7 +68,7 @@ class Ticket:
     def __init__(self, change: Change, until: float) -> None:
         self.change = change
         self.until = until
-        self.woken = threading.Event()
+        self.woken: threading.Event = threading.Event()
         self.done = False
         self.again = False  # its packs are below the floor: upload them once more
         self.failure: BaseException | None = None  # if it failed for good

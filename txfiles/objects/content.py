@@ -50,8 +50,8 @@ class Content:
     def __init__(self, spool: Spool, extents: list[tuple[int, int]], size: int, digest: str) -> None:
         self._spool = spool
         self._extents = extents
-        self.size = size
-        self.digest = digest
+        self.size: int = size
+        self.digest: str = digest
         self.place: tuple[str, int] | None = None
 
     def read(self) -> bytes:
@@ -70,7 +70,7 @@ class Writer:
         self._spool = spool
         self._extents: list[tuple[int, int]] = []
         self._hash = hashlib.blake2b(digest_size=32)
-        self.size = 0
+        self.size: int = 0
 
     def write(self, data: bytes | memoryview) -> int:
         if len(data):

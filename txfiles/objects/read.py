@@ -68,7 +68,7 @@ class Source:
         self.requests = requests
         self.clock = clock
         self.shown = shown
-        self.cache = Cache()
+        self.cache: Cache = Cache()
         self.width = WIDTH
 
     def parts(self, wanted: Sequence[tuple[str, int, int]]) -> list[bytes]:

@@ -119,7 +119,7 @@ class StoreRequests:
         self._obstore = obstore
         self._store = store
         self._prefix = prefix
-        self.is_local = type(store).__name__ == "LocalStore"
+        self.is_local: bool = type(store).__name__ == "LocalStore"
 
     def put(self, key: str, body: Body, condition: Condition = None) -> Token:
         mode = "overwrite" if condition is None else _mode(condition)

@@ -36,8 +36,8 @@ class Root:
 
     def __init__(self, requests: Requests, shown: str, *, clock: Clock | None = None, remote: bool = False) -> None:
         self.shown = shown
-        self.source = Source(requests, clock or Clock(), shown)
-        self.committer = Committer(self)
+        self.source: Source = Source(requests, clock or Clock(), shown)
+        self.committer: Committer = Committer(self)
         self._remote = remote
         self._known: Known | None = None
         self._mutex = threading.Lock()

@@ -55,7 +55,7 @@ class Pack:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.size = 0
+        self.size: int = 0
         self.pieces: list[bytes] = []
 
     def add(self, data: bytes) -> int:
