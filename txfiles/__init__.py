@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from txfiles._commit.recover import OnConflict
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
+    from txfiles._tree.facts import FileStat
     from txfiles.aio import AsyncFileTransaction
     from txfiles.async_documents import AsyncDocuments
     from txfiles.documents import Documents, JsonDocuments
@@ -30,6 +31,7 @@ __all__ = [
     "Data",
     "Documents",
     "Durability",
+    "FileStat",
     "FileStore",
     "FileTransaction",
     "JsonDocuments",
@@ -52,6 +54,7 @@ _MODULES = {
     "Data": "_calls.content",
     "Documents": "documents",
     "Durability": "_format.journal",
+    "FileStat": "_tree.facts",
     "FileStore": "store",
     "FileTransaction": "transaction",
     "JsonDocuments": "documents",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from txfiles._disk.lock import Lock, Owner
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
+    from txfiles._tree.facts import FileStat
     from txfiles._tree.tree import Tree
 
 __all__ = ["AsyncFile", "AsyncFileTransaction", "AsyncSnapshot"]
@@ -275,9 +276,9 @@ class AsyncFileTransaction:
         """As `FileTransaction.read`."""
         return await self._call(FileTransaction.read, path)
 
-    async def read_text(self, path: AnyPath) -> str:
+    async def read_text(self, path: AnyPath, encoding: str = "utf-8", errors: str = "strict") -> str:
         """As `FileTransaction.read_text`."""
-        return await self._call(FileTransaction.read_text, path)
+        return await self._call(FileTransaction.read_text, path, encoding, errors)
 
     async def read_json(self, path: AnyPath) -> Any:
         """As `FileTransaction.read_json`."""
@@ -295,17 +296,66 @@ class AsyncFileTransaction:
         """As `FileTransaction.glob`."""
         return await self._call(FileTransaction.glob, pattern, exclude=exclude)
 
+    async def is_dir(self, path: AnyPath) -> bool:
+        """As `FileTransaction.is_dir`."""
+        return await self._call(FileTransaction.is_dir, path)
+
+    async def is_file(self, path: AnyPath) -> bool:
+        """As `FileTransaction.is_file`."""
+        return await self._call(FileTransaction.is_file, path)
+
+    async def stat(self, path: AnyPath, *, follow_symlinks: bool = True) -> FileStat:
+        """As `FileTransaction.stat`."""
+        return await self._call(FileTransaction.stat, path, follow_symlinks=follow_symlinks)
+
+    async def readlink(self, path: AnyPath) -> str:
+        """As `FileTransaction.readlink`."""
+        return await self._call(FileTransaction.readlink, path)
+
+    async def iterdir(self, path: AnyPath = ".") -> list[str]:
+        """As `FileTransaction.iterdir`."""
+        return await self._call(FileTransaction.iterdir, path)
+
+    async def walk(
+        self, path: AnyPath = ".", *, exclude: Iterable[str | bytes] = ()
+    ) -> list[tuple[str, list[str], list[str]]]:
+        """As `FileTransaction.walk`."""
+        return await self._call(FileTransaction.walk, path, exclude=exclude)
+
     async def version(self, path: AnyPath) -> str | None:
         """As `FileTransaction.version`."""
         return await self._call(FileTransaction.version, path)
 
     # -- changing -----------------------------------------------------------------------------------------------
 
-    async def write(self, path: AnyPath, data: Data, *, if_version: str | Unset | None = UNSET) -> None:
+    async def write(
+        self, path: AnyPath, data: Data, *, mode: int | None = None, if_version: str | Unset | None = UNSET
+    ) -> None:
         """As `FileTransaction.write`. A file object or iterable is read in the thread of the transaction."""
         if isinstance(data, (bytearray, memoryview)):
             data = bytes(data)  # other tasks may change it meanwhile
-        await self._call(FileTransaction.write, path, data, if_version=if_version)
+        await self._call(FileTransaction.write, path, data, mode=mode, if_version=if_version)
+
+    async def write_text(
+        self,
+        path: AnyPath,
+        text: str,
+        encoding: str = "utf-8",
+        errors: str = "strict",
+        newline: str | None = None,
+        *,
+        mode: int | None = None,
+        if_version: str | Unset | None = UNSET,
+    ) -> None:
+        """As `FileTransaction.write_text`."""
+        call = partial(FileTransaction.write_text, mode=mode, if_version=if_version)
+        await self._call(call, path, text, encoding, errors, newline)
+
+    async def append(self, path: AnyPath, data: Data, *, mode: int | None = None) -> None:
+        """As `FileTransaction.append`; the data as for `write`."""
+        if isinstance(data, (bytearray, memoryview)):
+            data = bytes(data)
+        await self._call(FileTransaction.append, path, data, mode=mode)
 
     async def write_json(
         self,
@@ -315,12 +365,13 @@ class AsyncFileTransaction:
         indent: int | str | None = 2,
         default: Callable[[Any], Any] | None = None,
         option: int | None = None,
+        mode: int | None = None,
         if_version: str | Unset | None = UNSET,
     ) -> None:
         """As `FileTransaction.write_json`. The value is serialised at once: other tasks may change it meanwhile."""
         shown = paths.decode(paths.to_bytes(path))
         data = json.dumps(value, indent, shown, default=default, option=option)
-        await self._call(FileTransaction.write, path, data, if_version=if_version)
+        await self._call(FileTransaction.write, path, data, mode=mode, if_version=if_version)
 
     @overload
     def open(self, path: AnyPath, mode: Literal["r", "w", "a", "x"] = "r") -> AsyncFile[str]: ...
@@ -343,17 +394,25 @@ class AsyncFileTransaction:
         """As `FileTransaction.delete_tree`."""
         await self._call(FileTransaction.delete_tree, path)
 
-    async def move(self, source: AnyPath, target: AnyPath) -> None:
+    async def move(self, source: AnyPath, target: AnyPath, *, overwrite: bool = True) -> None:
         """As `FileTransaction.move`."""
-        await self._call(FileTransaction.move, source, target)
+        await self._call(FileTransaction.move, source, target, overwrite=overwrite)
 
-    async def copy(self, source: AnyPath, target: AnyPath) -> None:
+    async def copy(self, source: AnyPath, target: AnyPath, *, overwrite: bool = True) -> None:
         """As `FileTransaction.copy`."""
-        await self._call(FileTransaction.copy, source, target)
+        await self._call(FileTransaction.copy, source, target, overwrite=overwrite)
 
-    async def mkdir(self, path: AnyPath) -> None:
+    async def symlink(self, text: AnyPath, path: AnyPath) -> None:
+        """As `FileTransaction.symlink`."""
+        await self._call(FileTransaction.symlink, text, path)
+
+    async def chmod(self, path: AnyPath, mode: int) -> None:
+        """As `FileTransaction.chmod`."""
+        await self._call(FileTransaction.chmod, path, mode)
+
+    async def mkdir(self, path: AnyPath, *, exist_ok: bool = True) -> None:
         """As `FileTransaction.mkdir`."""
-        await self._call(FileTransaction.mkdir, path)
+        await self._call(FileTransaction.mkdir, path, exist_ok=exist_ok)
 
     async def plan(self) -> Plan:
         """As `FileTransaction.plan`."""

@@ -15,7 +15,7 @@ from txfiles._format import json, paths
 from txfiles._reading.nothing import Nothing
 from txfiles._reading.question import Question
 from txfiles._reading.reader import Reader
-from txfiles._tree import subtrees
+from txfiles._tree import facts, subtrees
 from txfiles._tree.view import C, View, refuse_special, version_of
 from txfiles.errors import ConflictError, TransactionClosedError
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from txfiles._disk.system import FileSystem, Stat
     from txfiles._format.paths import AnyPath
+    from txfiles._tree.facts import FileStat
     from txfiles._tree.tree import Tree
 
 __all__ = ["Snapshot"]
@@ -214,9 +215,9 @@ class Snapshot:
         with paths.Naming(name):
             return file.content(self._fs)
 
-    def read_text(self, path: AnyPath) -> str:
-        """The same, decoded from UTF-8; newlines as they are. Raises `UnicodeDecodeError`."""
-        return self.read(path).decode()
+    def read_text(self, path: AnyPath, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """The same, decoded; newlines as they are. Raises `UnicodeDecodeError`."""
+        return self.read(path).decode(encoding, errors)
 
     def read_json(self, path: AnyPath) -> Any:
         """The same, parsed as JSON. Raises `DocumentError` with the path; integers of any size stay exact."""
@@ -235,9 +236,39 @@ class Snapshot:
         """The files (not directories) whose relative path matches, sorted; patterns as in `FileTransaction.glob`."""
         if isinstance(exclude, (str, bytes)):
             raise paths.one_pattern(exclude)
-        patterns = [pattern, *exclude]
-        paths.compile_globs(patterns)  # so there is no NUL byte in any of them
-        return list(self._ask("glob", b"\0".join(map(paths.to_bytes, patterns)), _glob))
+        return list(self._ask("glob", _packed([pattern, *exclude]), _glob))
+
+    def is_dir(self, path: AnyPath) -> bool:
+        """Whether there is a directory, or a symbolic link to one. What cannot be seen raises `OSError`."""
+        return self._ask("kind", paths.normalize(path, directory=True), facts.kind, _kind_of_pinned) == "dir"
+
+    def is_file(self, path: AnyPath) -> bool:
+        """Whether there is a regular file, or a symbolic link to one. What cannot be seen raises `OSError`."""
+        return self._ask("kind", paths.normalize(path, directory=True), facts.kind, _kind_of_pinned) == "file"
+
+    def stat(self, path: AnyPath, *, follow_symlinks: bool = True) -> FileStat:
+        """Mode, size, time and owner of a file or directory, or of a link itself. Raises `OSError`."""
+        name = paths.normalize(path, directory=True)
+        if not follow_symlinks:
+            return self._ask("lstat", name, _lstat)
+        return self._ask("stat", name, facts.stat, lambda file: _stat_of_pinned(name, file))
+
+    def readlink(self, path: AnyPath) -> str:
+        """The text of a symbolic link. Raises `OSError`, with EINVAL for anything else."""
+        return self._ask("readlink", paths.normalize(path), facts.readlink)
+
+    def iterdir(self, path: AnyPath = ".") -> list[str]:
+        """As `listdir`, the paths instead of the names."""
+        return list(self._ask("iterdir", paths.normalize(path, directory=True), facts.iterdir))
+
+    def walk(
+        self, path: AnyPath = ".", *, exclude: Iterable[str | bytes] = ()
+    ) -> list[tuple[str, list[str], list[str]]]:
+        """Every directory from `path` down, as `FileTransaction.walk` has it."""
+        if isinstance(exclude, (str, bytes)):
+            raise paths.one_pattern(exclude)
+        what = b"\0".join([paths.normalize(path, directory=True), _packed(exclude)])
+        return [(where, [*dirs], [*files]) for where, dirs, files in self._ask("walk", what, _walk)]
 
     def version(self, path: AnyPath) -> str | None:
         """The version of a file, as `FileTransaction.version` tells it; `None` for a missing file."""
@@ -297,6 +328,31 @@ def _glob(view: View[C], patterns: bytes) -> list[str]:
     return subtrees.glob(view, pattern, exclude)
 
 
+def _packed(patterns: Iterable[str | bytes]) -> bytes:
+    found = list(patterns)
+    paths.compile_globs(found)  # so there is no NUL byte in any of them
+    return b"\0".join(map(paths.to_bytes, found))
+
+
+def _lstat(view: View[C], path: bytes) -> FileStat:
+    return facts.stat(view, path, follow=False)
+
+
+def _walk(view: View[C], what: bytes) -> list[tuple[str, list[str], list[str]]]:
+    path, *exclude = what.split(b"\0")
+    return facts.walk(view, path, [pattern for pattern in exclude if pattern])
+
+
+def _kind_of_pinned(file: _File | None) -> str | None:
+    return None if file is None else "file"
+
+
+def _stat_of_pinned(name: bytes, file: _File | None) -> FileStat:
+    if file is None:
+        raise FileNotFoundError(errno.ENOENT, "no such file", paths.decode(name))
+    return facts.stat_of(file.stat)
+
+
 def _version(view: View[C], path: bytes) -> str | None:
     return view.version(view.resolve(path))
 
@@ -306,6 +362,12 @@ _QUERIES: dict[str, Callable[[View[Any], bytes], object]] = {
     "listdir": _listdir,
     "glob": _glob,
     "version": _version,
+    "kind": facts.kind,
+    "stat": facts.stat,
+    "lstat": _lstat,
+    "readlink": facts.readlink,
+    "iterdir": facts.iterdir,
+    "walk": _walk,
     "file": lambda view, path: _identify(view, path).version,
 }
 

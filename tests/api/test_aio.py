@@ -135,6 +135,24 @@ STEPS: dict[str, Callable[[Any], Any]] = {
     "move": lambda tx: tx.move("a", "z"),
     "copy": lambda tx: tx.copy("d", "e"),
     "mkdir": lambda tx: tx.mkdir("m/n"),
+    "mkdir that is there": lambda tx: tx.mkdir("d", exist_ok=False),
+    "copy over": lambda tx: tx.copy("d/x.json", "a", overwrite=False),
+    "move over": lambda tx: tx.move("d/x.json", "a", overwrite=False),
+    "write with a mode": lambda tx: tx.write("a", b"1", mode=0o600),
+    "write_json with a mode": lambda tx: tx.write_json("a", 1, mode=0o600),
+    "write_text": lambda tx: tx.write_text("t", "ä\n", "latin-1", "strict", "\r\n", mode=0o600, if_version=None),
+    "write_text of what is none": lambda tx: tx.write_text("t", b"bytes"),
+    "append": lambda tx: tx.append("a", bytearray(b"more"), mode=0o600),
+    "chmod": lambda tx: tx.chmod("a", 0o600),
+    "symlink": lambda tx: tx.symlink("a", "link"),
+    "symlink that is there": lambda tx: tx.symlink("d", "a"),
+    "read_text of another encoding": lambda tx: tx.read_text("a", "utf-16", "replace"),
+    "is_dir": lambda tx: tx.is_dir("d"),
+    "is_file": lambda tx: tx.is_file("d"),
+    "stat missing": lambda tx: tx.stat("no", follow_symlinks=False),
+    "readlink": lambda tx: tx.readlink("a"),
+    "iterdir": lambda tx: tx.iterdir("d"),
+    "walk": lambda tx: tx.walk(exclude=["a"]),
 }
 
 
@@ -173,6 +191,9 @@ def test_the_result_is_the_same(tmp_path: Path, step: str) -> None:
     else:
         assert results[0] == results[1]
     assert tree(one) == tree(two)
+    assert (
+        os.stat(one / "a").st_mode == os.stat(two / "a").st_mode if (one / "a").exists() else not (two / "a").exists()
+    )
 
 
 # -- begin and end --------------------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ LAYERS = """
     _calls.session
     _calls.content  _calls.plan  _calls.settings
 
+    _tree.facts
     _tree.subtrees
     _tree.staging
     _tree.streams
@@ -97,7 +98,7 @@ DOORS = {
     "_sync": {"engine", "excludes", "folder", "overlap", "plan", "sides", "target"},
     "_format": {"digest", "journal", "json", "layout", "paths"},
     "_disk": {"lock", "metadata", "rounds", "system"},
-    "_tree": {"staging", "streams", "subtrees", "tokens", "tree", "view"},
+    "_tree": {"facts", "staging", "streams", "subtrees", "tokens", "tree", "view"},
     "_calls": {"changing", "content", "plan", "settings"},
     "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
     "_documents": {"codecs", "document", "family", "members", "patterns"},

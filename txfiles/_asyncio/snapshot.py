@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from txfiles._format.paths import AnyPath
+    from txfiles._tree.facts import FileStat
     from txfiles._tree.tree import Tree
 
 P = ParamSpec("P")
@@ -29,11 +30,19 @@ class Reads(Protocol):
     def __enter__(self) -> object: ...
     def close(self) -> None: ...
     def read(self, path: AnyPath) -> bytes: ...
-    def read_text(self, path: AnyPath) -> str: ...
+    def read_text(self, path: AnyPath, encoding: str = "utf-8", errors: str = "strict") -> str: ...
     def read_json(self, path: AnyPath) -> Any: ...
     def exists(self, path: AnyPath) -> bool: ...
     def listdir(self, path: AnyPath = ".") -> list[str]: ...
     def glob(self, pattern: str | bytes, *, exclude: Iterable[str | bytes] = ()) -> list[str]: ...
+    def is_dir(self, path: AnyPath) -> bool: ...
+    def is_file(self, path: AnyPath) -> bool: ...
+    def stat(self, path: AnyPath, *, follow_symlinks: bool = True) -> FileStat: ...
+    def readlink(self, path: AnyPath) -> str: ...
+    def iterdir(self, path: AnyPath = ".") -> list[str]: ...
+    def walk(
+        self, path: AnyPath = ".", *, exclude: Iterable[str | bytes] = ()
+    ) -> list[tuple[str, list[str], list[str]]]: ...
     def version(self, path: AnyPath) -> str | None: ...
     def require_unchanged(self, tree: Tree) -> None: ...
 
@@ -110,9 +119,9 @@ class AsyncSnapshot:
         """As `Snapshot.read`."""
         return await self._call(self._snapshot.read, path)
 
-    async def read_text(self, path: AnyPath) -> str:
+    async def read_text(self, path: AnyPath, encoding: str = "utf-8", errors: str = "strict") -> str:
         """As `Snapshot.read_text`."""
-        return await self._call(self._snapshot.read_text, path)
+        return await self._call(self._snapshot.read_text, path, encoding, errors)
 
     async def read_json(self, path: AnyPath) -> Any:
         """As `Snapshot.read_json`."""
@@ -129,6 +138,32 @@ class AsyncSnapshot:
     async def glob(self, pattern: str | bytes, *, exclude: Iterable[str | bytes] = ()) -> list[str]:
         """As `Snapshot.glob`."""
         return await self._call(self._snapshot.glob, pattern, exclude=exclude)
+
+    async def is_dir(self, path: AnyPath) -> bool:
+        """As `Snapshot.is_dir`."""
+        return await self._call(self._snapshot.is_dir, path)
+
+    async def is_file(self, path: AnyPath) -> bool:
+        """As `Snapshot.is_file`."""
+        return await self._call(self._snapshot.is_file, path)
+
+    async def stat(self, path: AnyPath, *, follow_symlinks: bool = True) -> FileStat:
+        """As `Snapshot.stat`."""
+        return await self._call(self._snapshot.stat, path, follow_symlinks=follow_symlinks)
+
+    async def readlink(self, path: AnyPath) -> str:
+        """As `Snapshot.readlink`."""
+        return await self._call(self._snapshot.readlink, path)
+
+    async def iterdir(self, path: AnyPath = ".") -> list[str]:
+        """As `Snapshot.iterdir`."""
+        return await self._call(self._snapshot.iterdir, path)
+
+    async def walk(
+        self, path: AnyPath = ".", *, exclude: Iterable[str | bytes] = ()
+    ) -> list[tuple[str, list[str], list[str]]]:
+        """As `Snapshot.walk`."""
+        return await self._call(self._snapshot.walk, path, exclude=exclude)
 
     async def version(self, path: AnyPath) -> str | None:
         """As `Snapshot.version`."""

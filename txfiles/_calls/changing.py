@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import errno
 from contextlib import contextmanager
+from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, Literal, overload
 
 from txfiles._calls.content import chunks_of
 from txfiles._calls.plan import Plan, change_of
 from txfiles._calls.reading import Reading
 from txfiles._calls.settings import UNSET, Unset
+from txfiles._disk import metadata
 from txfiles._format import json, paths
 from txfiles._tree import streams, subtrees
 from txfiles._tree.staging import ABSENT, Place, Staging, require_version
+from txfiles._tree.view import must_be_file
+from txfiles.errors import InvalidPathError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -28,12 +32,17 @@ _MODES = ("r", "rb", "w", "wb", "a", "ab", "x", "xb")
 class Changing(Reading):
     """Changes, each of which is staged as a whole or not at all."""
 
-    def write(self, path: AnyPath, data: Data, *, if_version: str | Unset | None = UNSET) -> None:
+    def write(
+        self, path: AnyPath, data: Data, *, mode: int | None = None, if_version: str | Unset | None = UNSET
+    ) -> None:
         """Stage the whole content of a file; missing parents are made.
 
         Args:
             data: bytes-like, `str` (as UTF-8, newlines as they are), a binary file object (read from its position
                 to its end) or an iterable of bytes. It is taken now: a later change of it changes nothing.
+            mode: the permission bits of the file, new or replaced, exactly these whatever the umask; by default those
+                of the file that is replaced, or what `open` would give a new one. There is never a temporary file that
+                more can read.
             if_version: replace only this version of the file (`None`: only if there is none), or `ConflictError`.
 
         Raises `InvalidPathError`, `ConflictError`, `TypeError`, and `OSError` while staging; nothing of this call is
@@ -45,7 +54,36 @@ class Changing(Reading):
                 require_version(place.path, staging.version(place.path), if_version)
                 if place.path not in staging.entries:
                     staging.expect(place.path, if_version)
-            self._stage(staging, place, chunks_of(data))
+            self._stage(staging, place, chunks_of(data), mode)
+
+    def write_text(
+        self,
+        path: AnyPath,
+        text: str,
+        encoding: str = "utf-8",
+        errors: str = "strict",
+        newline: str | None = None,
+        *,
+        mode: int | None = None,
+        if_version: str | Unset | None = UNSET,
+    ) -> None:
+        """The same for text; `newline` is written for every line feed, which else stays as it is."""
+        if not isinstance(text, str):
+            raise TypeError(f"text must be str, not {type(text).__name__}")
+        if newline not in (None, "", "\n", "\r", "\r\n"):
+            raise ValueError(f"newline is None, '', a line feed, a carriage return, or both; not {newline!r}")
+        data = (text.replace("\n", newline) if newline else text).encode(encoding, errors)
+        self.write(path, data, mode=mode, if_version=if_version)
+
+    def append(self, path: AnyPath, data: Data, *, mode: int | None = None) -> None:
+        """Stage a file with its content and `data` after it; a missing one is made. What is there is copied.
+
+        Data, mode and errors as for `write`.
+        """
+        with self._call() as staging, staging.step():
+            place = self._target(staging, path)
+            there = staging.chunks(place.path) if place.identity is not None else ()
+            self._stage(staging, place, chain(there, chunks_of(data)), mode)
 
     def write_json(
         self,
@@ -55,6 +93,7 @@ class Changing(Reading):
         indent: int | str | None = 2,
         default: Callable[[Any], Any] | None = None,
         option: int | None = None,
+        mode: int | None = None,
         if_version: str | Unset | None = UNSET,
     ) -> None:
         """Stage a JSON document: UTF-8, with a final newline.
@@ -62,6 +101,7 @@ class Changing(Reading):
         Args:
             indent: spaces for each level, or the white space itself; `None` for one line.
             default: called with a value of a type that JSON has not; returns one to be written in its place.
+            mode, if_version: as for `write`.
             option: of orjson, such as `orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY`.
 
         Dates, UUIDs, enums and dataclasses are written as orjson does. Raises `DocumentError` for NaN, infinities,
@@ -69,7 +109,7 @@ class Changing(Reading):
         """
         shown = paths.decode(paths.to_bytes(path))
         data = json.dumps(value, indent, shown, default=default, option=option)
-        self.write(path, data, if_version=if_version)
+        self.write(path, data, mode=mode, if_version=if_version)
 
     @overload
     def open(self, path: AnyPath, mode: Literal["r", "w", "a", "x"] = "r") -> IO[str]: ...
@@ -122,8 +162,8 @@ class Changing(Reading):
                 try:
                     if self._state == "open":
                         with staging.step():
-                            if how == "x" and place.path not in staging.entries:
-                                staging.expect(place.path, None)
+                            if how == "x":
+                                staging.expect_nothing(place.path)
                             self._put(staging, staging.place(place.path), writer)
                 finally:
                     writer.discard()
@@ -160,10 +200,11 @@ class Changing(Reading):
             staging.require_directory(resolved)
             subtrees.delete_tree(staging, resolved)
 
-    def move(self, source: AnyPath, target: AnyPath) -> None:
+    def move(self, source: AnyPath, target: AnyPath, *, overwrite: bool = True) -> None:
         """Stage a rename of a file, a symbolic link (itself) or a directory; missing parents are made.
 
-        An existing file is replaced, a directory is not. A moved file keeps its inode, owner and times.
+        An existing file is replaced, a directory is not. A moved file keeps its inode, owner and times. Without
+        `overwrite` an existing file raises `FileExistsError`, and one that is there at the commit `ConflictError`.
 
         Raises `OSError`, `InvalidPathError` for a special file or another root that would move, and
         `UnsupportedFilesystemError` where there are no hard links or the file is in another mount.
@@ -172,25 +213,67 @@ class Changing(Reading):
             from_path = self._directory(staging, source)
             to_path = self._directory(staging, target)
             _refuse_slashes(staging.look(from_path), source, target)
-            subtrees.move(staging, from_path, to_path)
+            subtrees.move(staging, from_path, to_path, overwrite=overwrite)
 
-    def copy(self, source: AnyPath, target: AnyPath) -> None:
+    def copy(self, source: AnyPath, target: AnyPath, *, overwrite: bool = True) -> None:
         """Stage a copy of a file or directory: content, mode and extended attributes; missing parents are made.
 
-        An existing file is replaced, a directory is not. Raises `OSError`, and `InvalidPathError` for a special file.
+        An existing file is replaced, a directory is not; `overwrite` as for `move`. Raises `OSError`, and
+        `InvalidPathError` for a special file.
         """
         with self._call() as staging, staging.step():
             from_path, node = staging.find(paths.normalize(source, directory=True))
             to_path = staging.resolve(paths.normalize(target, directory=True))
             _refuse_slashes(node, source, target)
-            subtrees.copy(staging, from_path, to_path)
+            subtrees.copy(staging, from_path, to_path, overwrite=overwrite)
 
-    def mkdir(self, path: AnyPath) -> None:
-        """Stage a directory and its missing parents; one that exists is left as it is. Raises `FileExistsError`."""
+    def symlink(self, text: AnyPath, path: AnyPath) -> None:
+        """Stage a symbolic link at `path` that says `text`, as `os.symlink` has it; missing parents are made.
+
+        Any text can be written; a link that leads out of the root is refused where it is followed. Raises
+        `FileExistsError`, and the commit `ConflictError`, where there is something.
+        """
+        raw = paths.to_bytes(text)
+        if not raw or b"\0" in raw:
+            raise InvalidPathError(f"{paths.decode(raw)!r} cannot be the text of a link", path=paths.decode(raw))
+        with self._call() as staging, staging.step():
+            resolved, node = staging.find(paths.normalize(path), follow_last=False)
+            if node is not None:
+                raise FileExistsError(errno.EEXIST, "there is something already", paths.decode(resolved))
+            with paths.Naming(resolved, always=True):
+                staging.make_parents(resolved)
+                staging.expect_nothing(resolved)
+                staging.put(resolved, self._tokens.symlink(raw))
+
+    def chmod(self, path: AnyPath, mode: int) -> None:
+        """Stage other permission bits of a file, or of a directory that is new in this transaction.
+
+        The file is written anew with the same content; a symbolic link is followed. Raises `OSError`:
+        `IsADirectoryError` for a directory that is there already, `PermissionError` for a file of another user.
+        """
+        _check_mode(mode)
+        with self._call() as staging, staging.step():
+            resolved, node = staging.find(paths.normalize(path, directory=True))
+            if node is None or node.kind != "dir":
+                node = must_be_file(resolved, node)
+                if self._fs.ids()[0] not in (0, staging.meta_of(resolved).uid):
+                    raise PermissionError(errno.EPERM, "only the owner changes the mode", paths.decode(resolved))
+            with paths.Naming(resolved):
+                subtrees.change_mode(staging, resolved, node, mode)
+
+    def mkdir(self, path: AnyPath, *, exist_ok: bool = True) -> None:
+        """Stage a directory and its missing parents; one that exists is left as it is.
+
+        Raises `FileExistsError` for anything else, and without `exist_ok` for a directory, too; then the commit raises
+        `ConflictError` for one that somebody else has made meanwhile.
+        """
         with self._call() as staging, staging.step():
             resolved, node = staging.peek(paths.normalize(path, directory=True))
-            if node is not None and node.kind != "dir":
-                raise FileExistsError(errno.EEXIST, "not a directory", paths.decode(resolved))
+            if node is not None and not (exist_ok and node.kind == "dir"):
+                what = "the directory exists" if node.kind == "dir" else "not a directory"
+                raise FileExistsError(errno.EEXIST, what, paths.decode(resolved))
+            if not exist_ok:
+                staging.expect_nothing(resolved)
             staging.make_parents(resolved)
             staging.make_directory(resolved)
 
@@ -238,23 +321,33 @@ class Changing(Reading):
             raise OSError(errno.EBUSY, "the root itself cannot be moved or removed", paths.decode(self._root))
         return resolved
 
-    def _stage(self, staging: Staging, place: Place, chunks: Iterable[bytes | memoryview]) -> None:
+    def _stage(
+        self, staging: Staging, place: Place, chunks: Iterable[bytes | memoryview], mode: int | None = None
+    ) -> None:
+        _check_mode(mode)
         writer = self._tokens.new(place.path)
         try:
             for chunk in chunks:  # whose own errors are not about this file
                 self._require_open()  # a generator may have ended the transaction
                 writer.write(chunk)
-            self._put(staging, place, writer)
+            self._put(staging, place, writer, mode)
         finally:
             writer.discard()
 
-    def _put(self, staging: Staging, place: Place, writer: Writer) -> None:
+    def _put(self, staging: Staging, place: Place, writer: Writer, mode: int | None = None) -> None:
         meta = place.meta
         if meta is None:
             with paths.Naming(place.path):
                 staging.make_parents(place.path)
                 meta = staging.meta_for_new(place.path)
+        if mode is not None:
+            meta = metadata.with_mode(meta, mode)
         staging.put(place.path, writer.finish(meta, place.identity))
+
+
+def _check_mode(mode: int | None) -> None:
+    if mode is not None and not (isinstance(mode, int) and 0 <= mode <= 0o7777):
+        raise ValueError(f"mode is a number such as 0o640, not {mode!r}")
 
 
 def _refuse_slashes(source: Node | None, *given: AnyPath) -> None:

@@ -67,6 +67,22 @@ def _inherit(default: bytes, mode: int) -> tuple[int, bytes | None]:
     return permissions, None if tags == {_USER_OBJ, _GROUP_OBJ, _OTHER} else out
 
 
+def with_mode(meta: Meta, mode: int) -> Meta:
+    """What chmod(2) makes of it: the mode, and in an ACL the entries that the mode is about (acl(5))."""
+    xattrs = dict(meta.xattrs)
+    if ACCESS_ACL in xattrs:
+        xattrs[ACCESS_ACL] = _with_mode(xattrs[ACCESS_ACL], mode)
+    return meta._replace(mode=mode, xattrs=tuple(sorted(xattrs.items())))
+
+
+def _with_mode(acl: bytes, mode: int) -> bytes:
+    entries = list(_ENTRY.iter_unpack(acl[4:]))
+    tags = {tag for tag, _, _ in entries}
+    shift = {_USER_OBJ: 6, _MASK if _MASK in tags else _GROUP_OBJ: 3, _OTHER: 0}
+    packed = (_ENTRY.pack(tag, mode >> shift[tag] & 7 if tag in shift else bits, who) for tag, bits, who in entries)
+    return acl[:4] + b"".join(packed)
+
+
 def apply(fs: FileSystem, fd: int, now: Stat, wanted: Meta) -> Meta:
     """Put `wanted` on a file that only its owner can read so far and whose stat is `now`; returns what it has then.
 

@@ -208,9 +208,10 @@ class Staging(View[Token]):
         entry = self.entries.get(path)
         return entry if isinstance(entry, Token) else self.tokens.link_file(*self.tree.at(path), path)
 
-    def copied(self, source: bytes, target: bytes) -> Token:
-        """A copy of a file, for another path: content, mode and attributes."""
-        meta = self.copied_meta(source, target)
+    def copied(self, source: bytes, target: bytes, meta: Meta | None = None) -> Token:
+        """A copy of a file, for another path: content, mode and attributes, or with `meta`."""
+        if meta is None:
+            meta = self.copied_meta(source, target)
         fd = self.fs.open_read(*self.where(source))
         try:
             if not stat.S_ISREG(self.fs.fstat(fd).st_mode):
@@ -243,6 +244,11 @@ class Staging(View[Token]):
         """The commit is to find this version on disk."""
         self.expected.setdefault(path, version)
 
+    def expect_nothing(self, path: bytes) -> None:
+        """The commit is to find nothing on disk, unless this transaction takes away what is there."""
+        if path not in self.entries:
+            self.expect(path, None)
+
     @property
     def in_step(self) -> bool:
         return self._depth > 0
@@ -259,7 +265,7 @@ class Staging(View[Token]):
         for check in self.checks:
             check(self.tree)
         for path, version in self.expected.items():
-            require_version(path, self._version_on_disk(path), version)
+            self._require_on_disk(path, version)
         deletes, goes, comes, writes = [], [], [], []
         names: dict[tuple[bytes, int], bytes] = {}
         for path in sorted(self.entries):
@@ -318,9 +324,13 @@ class Staging(View[Token]):
             if found is not None and (other := names.setdefault((found.st_dev, found.st_ino), path)) != path:
                 raise paths.one_name(other, path)
 
-    def _version_on_disk(self, path: bytes) -> str | None:
+    def _require_on_disk(self, path: bytes, version: str | None) -> None:
         found = self.tree.stat(path)
-        return version_of(found) if found is not None and kind_of(found) == "file" else None
+        if found is not None and kind_of(found) != "file":
+            shown = paths.decode(path)
+            what = {"dir": "directory", "link": "symbolic link"}.get(kind_of(found), "special file")
+            raise ConflictError(f"{shown!r} is a {what} now", path=shown)
+        require_version(path, None if found is None else version_of(found), version)
 
     def _identity(self, path: bytes, found: Stat) -> Identity:
         link = self.fs.readlink(*self.tree.at(path)) if stat.S_ISLNK(found.st_mode) else None

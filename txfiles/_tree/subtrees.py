@@ -6,6 +6,7 @@ import errno
 import math
 from typing import TYPE_CHECKING
 
+from txfiles._disk import metadata
 from txfiles._format import paths
 from txfiles._tree.staging import ABSENT, Directory, Staging, refuse_special
 from txfiles._tree.tree import Node
@@ -45,14 +46,16 @@ def _contents(view: View[C], path: bytes, depth: float) -> list[bytes]:
     return [paths.join(path, name) for name in reversed(view.listdir(path))]
 
 
+def excluder(patterns: Iterable[str | bytes]) -> Callable[[bytes], bool]:
+    """Whether a path matches one of the patterns."""
+    compiled = paths.compile_globs(patterns)
+    return lambda path: any(one.fullmatch(paths.decode(path)) for one in compiled)
+
+
 def glob(view: View[C], pattern: str | bytes, exclude: Iterable[str | bytes] = ()) -> list[str]:
     """The files whose path matches, sorted. No directory is entered that is too deep, or beside what is fixed."""
     matcher, start = paths.compile_glob(pattern), paths.fixed_part(pattern)
-    excludes = paths.compile_globs(exclude)
-
-    def excluded(path: bytes) -> bool:
-        return any(one.fullmatch(paths.decode(path)) for one in excludes)
-
+    excluded = excluder(exclude)
     if any(paths.is_private(part) for part in start.split(b"/")):
         return []
     if any(map(excluded, [*paths.ancestors(start)[1:], start])):
@@ -88,8 +91,8 @@ def delete_tree(staging: Staging, path: bytes) -> None:
     staging.remove_directory(path)
 
 
-def move(staging: Staging, source: bytes, target: bytes) -> None:
-    """A file, a link (itself) or a directory. An existing file is replaced, a directory is not."""
+def move(staging: Staging, source: bytes, target: bytes, *, overwrite: bool) -> None:
+    """A file, a link (itself) or a directory. An existing file is replaced with `overwrite`, a directory is not."""
     node = staging.look(source)
     shown = paths.decode(source)
     if node is None:
@@ -98,7 +101,7 @@ def move(staging: Staging, source: bytes, target: bytes) -> None:
         raise refuse_special(source)
     if source == target:
         return
-    _prepare_target(staging, source, node, target)
+    _prepare_target(staging, source, node, target, overwrite)
     if node.kind != "dir":
         _move_file(staging, source, target)
         return
@@ -122,14 +125,14 @@ def _move_file(staging: Staging, source: bytes, target: bytes) -> None:
     staging.put(target, entry)
 
 
-def copy(staging: Staging, source: bytes, target: bytes) -> None:
+def copy(staging: Staging, source: bytes, target: bytes, *, overwrite: bool) -> None:
     """A file, or a directory with its links as links: content, mode and attributes; the owner as for a write."""
     node = staging.look(source) if source else Node("dir")
     if node is None:
         raise FileNotFoundError(errno.ENOENT, "no such file or directory", paths.decode(source))
     if node.kind == "special":
         raise refuse_special(source)
-    _prepare_target(staging, source, node, target)
+    _prepare_target(staging, source, node, target, overwrite)
     if node.kind != "dir":
         _copy_file(staging, source, node, target)
         return
@@ -146,7 +149,7 @@ def copy(staging: Staging, source: bytes, target: bytes) -> None:
             _copy_file(staging, below, inner, there)
 
 
-def _prepare_target(staging: Staging, source: bytes, node: Node, target: bytes) -> None:
+def _prepare_target(staging: Staging, source: bytes, node: Node, target: bytes, overwrite: bool) -> None:
     shown = paths.decode(target)
     if node.kind == "dir" and paths.is_below(target, source):
         raise OSError(errno.EINVAL, "a directory cannot be put into itself", shown)
@@ -158,6 +161,10 @@ def _prepare_target(staging: Staging, source: bytes, node: Node, target: bytes) 
             raise refuse_special(target)
         if node.kind == "dir":
             raise NotADirectoryError(errno.ENOTDIR, "a directory cannot replace a file", shown)
+        if not overwrite:
+            raise FileExistsError(errno.EEXIST, "the file exists", shown)
+    if not overwrite:
+        staging.expect_nothing(target)
     staging.make_parents(target)
 
 
@@ -168,3 +175,16 @@ def _copy_file(staging: Staging, source: bytes, node: Node, target: bytes) -> No
     if source == target:
         return
     staging.put(target, staging.copied(source, target))
+
+
+def change_mode(staging: Staging, path: bytes, node: Node, mode: int) -> None:
+    """The content of a file goes to a new one with the mode; a directory has to be new itself."""
+    if node.kind == "dir" and staging.is_directory_on_disk(path):
+        message = "the mode of a directory that is there already cannot be changed in a transaction"
+        raise IsADirectoryError(errno.EISDIR, message, paths.decode(path))
+    meta = staging.meta_of(path)
+    changed = metadata.with_mode(meta, mode)
+    if node.kind == "dir":
+        staging.put(path, Directory(changed))
+    elif changed != meta:
+        staging.put(path, staging.copied(path, path, changed))
