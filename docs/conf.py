@@ -18,7 +18,7 @@ import txfiles  # noqa: E402
 project = "txfiles"
 author = "the txfiles contributors"
 version = release = txfiles.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 
 myst_heading_anchors = 3  # of #fragments, as code hosts make them
 autoclass_content = "both"  # the arguments are told by the constructors
@@ -27,6 +27,9 @@ autodoc_inherit_docstrings = False  # of fsspec and others
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 88
+
+copybutton_prompt_text = r">>> |\.\.\. "  # is not copied, nor is the output of what begins with it
+copybutton_prompt_is_regexp = True
 
 html_theme = "furo"
 html_title = f"txfiles {release}"

@@ -8,12 +8,15 @@ import io
 import json
 import logging
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from tests.support.documents import blocks
 from tests.support.needs import program
 from tests.support.procs import CHECKOUT, child, run_python
 from txfiles import FileTransaction, recover, status
+from txfiles.errors import RecoveryConflictError
 
 PAGE = blocks((CHECKOUT / "docs" / "startup.md").read_text())
 STATES = {"old": {"orders.json": "old", "stock.json": "old"}, "new": {"orders.json": "new", "stock.json": "new"}}
@@ -141,6 +145,73 @@ def test_a_lifespan_that_fails_keeps_starlette_from_starting(conflict: Path) -> 
     assert [message["type"] for message in server.sent] == ["lifespan.startup.failed"]
 
 
+# -- busy: 503 ------------------------------------------------------------------------------------------------------
+
+
+def _shop(having: str, state: Path) -> dict[str, Any]:
+    """What a block defines that goes on from the one with the lifespan and from that of FastAPI."""
+    names = namespace("def lifespan", state) | {"__name__": __name__}
+    for text in ("FastAPI(lifespan=lifespan)", having):
+        exec(block("python", text).replace("timeout=1)", "timeout=0.1)"), names)
+    return names
+
+
+@pytest.mark.needs("module:fastapi", "module:httpx")
+@pytest.mark.parametrize("framework", ["fastapi", "starlette"])
+def test_a_busy_root_is_503_in_fastapi_and_starlette(root: Path, framework: str) -> None:
+    import httpx
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    names = _shop("FastAPI(lifespan=lifespan)", root)
+    app = names["app"]
+    if framework == "starlette":
+
+        async def order(request: Any) -> JSONResponse:
+            return JSONResponse(await names["order"](await request.json()))
+
+        handlers = {names["LockTimeoutError"]: names["busy"]}
+        routes = [Route("/orders", order, methods=["POST"])]
+        app = Starlette(lifespan=names["lifespan"], exception_handlers=handlers, routes=routes)
+
+    def post(item: int) -> httpx.Response:
+        async def main() -> httpx.Response:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+                return await client.post("/orders", json={"item": item})
+
+        return asyncio.run(main())
+
+    assert post(1).json() == {"orders": 1}
+    with FileTransaction(root):
+        refused = post(2)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+    assert post(3).json() == {"orders": 2}
+    assert json.loads((root / "orders.json").read_text()) == [{"item": 1}, {"item": 3}]
+
+
+@pytest.mark.needs("module:flask")
+def test_a_busy_root_is_503_in_flask(root: Path) -> None:
+    client = _shop("from flask import", root)["create_app"]().test_client()
+    assert client.post("/orders/tea").get_json() == {"orders": 1}
+    with ThreadPoolExecutor(1) as other, FileTransaction(root):
+        refused = other.submit(client.post, "/orders/milk").result()
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+    assert client.post("/orders/bread").get_json() == {"orders": 2}
+
+
+@pytest.mark.needs("module:flask")
+def test_a_flask_app_is_not_made_on_a_conflict(conflict: Path) -> None:
+    with pytest.raises(RecoveryConflictError):
+        _shop("from flask import", conflict)["create_app"]()
+
+
+@pytest.mark.needs("module:flask")
+def test_a_flask_app_recovers_when_it_is_made(state: Path) -> None:
+    _shop("from flask import", state)["create_app"]()
+    assert recovered(state)
+
+
 # -- Django ---------------------------------------------------------------------------------------------------------
 
 SETUP = """
@@ -171,6 +242,111 @@ def test_a_django_app_is_not_ready_on_a_conflict(tmp_path: Path, conflict: Path)
     done = _set_up(tmp_path, conflict)
     assert done.returncode == 1
     assert "RecoveryConflictError" in done.stderr
+
+
+@pytest.mark.needs("module:django")
+def test_a_busy_root_is_503_in_django(tmp_path: Path) -> None:
+    (tmp_path / "middleware.py").write_text(block("python", "BusyMiddleware"))
+    code = """
+        sys.path.insert(0, sys.argv[1])
+        import django
+        from django.conf import settings
+        from django.http import HttpResponse
+        from django.test import Client
+        from django.urls import path
+        from txfiles import FileTransaction
+
+        def view(request):
+            with FileTransaction(sys.argv[2], timeout=0, create=True) as tx:
+                tx.write("a", "x")
+            return HttpResponse("done")
+
+        urlpatterns = [path("", view)]
+        settings.configure(ROOT_URLCONF=sys.modules["__main__"], MIDDLEWARE=["middleware.BusyMiddleware"],
+                           ALLOWED_HOSTS=["testserver"])
+        sys.modules["__main__"].urlpatterns = urlpatterns
+        django.setup()
+        assert Client().get("/").content == b"done"
+        import threading
+        with FileTransaction(sys.argv[2]):
+            answers = []
+            other = threading.Thread(target=lambda: answers.append(Client().get("/")))
+            other.start()
+            other.join()
+        assert (answers[0].status_code, answers[0]["Retry-After"]) == (503, "1")
+    """
+    run_python(code, tmp_path, tmp_path / "root").check()
+
+
+# -- Celery ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("module:celery")
+def test_a_celery_worker_recovers_and_a_task_that_found_it_busy_comes_again(tmp_path: Path, state: Path) -> None:
+    (tmp_path / "shop.py").write_text(f"STATE = {str(state)!r}\n" + block("python", "worker_init"))
+    code = """
+        sys.path.insert(0, sys.argv[1])
+        import json, threading
+        import shop
+        from celery.signals import worker_init
+        from txfiles import FileTransaction, JsonDocuments, status
+        worker_init.send(sender=None)
+        assert status(shop.STATE).clean
+        assert open(shop.STATE + "/orders.json").read() == open(shop.STATE + "/stock.json").read() == "new"
+        open(shop.STATE + "/orders.json", "w").write("{}")
+        shop.shop = JsonDocuments(shop.STATE, {"orders": {}}, timeout=0.01)
+        free, tried = threading.Event(), threading.Event()
+
+        def hold():
+            with FileTransaction(shop.STATE):
+                free.set()
+                tried.wait()
+
+        shop.order.retry_backoff = False
+        shop.order.default_retry_delay = 0
+        from celery.signals import task_retry
+        told = []
+        task_retry.connect(lambda **more: (told.append(more["reason"]), tried.set(), holder.join()), weak=False)
+        holder = threading.Thread(target=hold)
+        holder.start()
+        free.wait()
+        assert shop.order.apply(args=["tea"], task_id="one").state == "SUCCESS"
+        assert [type(reason.exc).__name__ for reason in told] == ["LockTimeoutError"], told
+        assert shop.order.apply(args=["tea"], task_id="one").state == "SUCCESS"  # after a kill it comes again
+        assert shop.shop.load() == {"orders": {"one": "tea"}}
+    """
+    run_python(code, tmp_path, state).check()
+
+
+# -- gunicorn -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("module:gunicorn")
+def test_gunicorn_recovers_before_it_forks_its_workers(tmp_path: Path, state: Path) -> None:
+    names = f"STATE = {str(state)!r}\n"
+    (tmp_path / "gunicorn.conf.py").write_text(names + block("python", "preload_app"))
+    application = (
+        "def app(environ, start_response):\n"
+        "    start_response('200 OK', [('Content-Type', 'text/plain')])\n"
+        "    return [open(STATE + '/stock.json', 'rb').read()]\n"
+        "assert open(STATE + '/stock.json').read() == 'new'\n"  # also when it is loaded, before the fork
+    )
+    (tmp_path / "shop.py").write_text(names + application)
+    argv = [sys.executable, "-m", "gunicorn", "--bind", "127.0.0.1:0", "--no-control-socket", "shop:app"]
+    env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    with subprocess.Popen(argv, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        told = ""
+        while not (found := re.search(r"Listening at: (\S+)", told)):
+            line = server.stderr.readline()
+            assert line, told
+            told += line
+        with urllib.request.urlopen(found[1], timeout=60) as answer:
+            assert answer.read() == b"new"
+        server.send_signal(signal.SIGTERM)
+        server.stderr.read()
+    assert server.returncode == 0
+    assert recovered(state)
 
 
 # -- systemd --------------------------------------------------------------------------------------------------------
