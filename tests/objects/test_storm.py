@@ -16,10 +16,12 @@ from txfiles.objects.root import Root
 from txfiles.objects.wait import Clock
 
 
-def storm(part: float, *, writers: int, rounds: int, grouped: bool, timeout: float, seed: int) -> None:
+def storm(
+    part: float, *, writers: int, rounds: int, grouped: bool, timeout: float, seed: int, store: Any = None
+) -> None:
     """`part` of the requests fail. Afterwards the counter is the number of markers, every answer is true, and what
     nothing refers to is gone."""
-    inner = made(memory("", MemoryStore()))
+    inner = made(memory("", MemoryStore())) if store is None else store
     faulty = Random(inner, part, seed)
     counting = Settling(timeout)
     shared = Root(faulty, "memory://storm", clock=Clock())

@@ -36,6 +36,13 @@ _PACKAGES = {
     "systemd-analyze": "systemd",
     "node": "nodejs",
     "chromium": "chromium",
+    "ceph": "ceph-common",
+    "ceph-mon": "ceph-mon",
+    "ceph-osd": "ceph-osd",
+    "radosgw": "radosgw",
+    "azurite-blob": "azurite, from npm",
+    "fauxqs": "fauxqs, from npm",
+    "s3rver": "s3rver, from npm",
 }
 
 
