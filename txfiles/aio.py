@@ -14,7 +14,7 @@ import time
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from txfiles._asyncio.file import AsyncFile
 from txfiles._asyncio.snapshot import AsyncSnapshot
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from txfiles._calls.content import Data
+    from txfiles._calls.opening import BinaryMode, TextMode
     from txfiles._calls.plan import Plan
     from txfiles._calls.settings import Unset
     from txfiles._commit.home import Home
@@ -374,17 +375,52 @@ class AsyncFileTransaction:
         await self._call(FileTransaction.write, path, data, mode=mode, if_version=if_version)
 
     @overload
-    def open(self, path: AnyPath, mode: Literal["r", "w", "a", "x"] = "r") -> AsyncFile[str]: ...
+    def open(
+        self,
+        path: AnyPath,
+        mode: TextMode = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = "",
+        *,
+        permissions: int | None = None,
+    ) -> AsyncFile[str]: ...
     @overload
-    def open(self, path: AnyPath, mode: Literal["rb", "wb", "ab", "xb"]) -> AsyncFile[bytes]: ...
+    def open(
+        self, path: AnyPath, mode: BinaryMode, buffering: int = -1, *, permissions: int | None = None
+    ) -> AsyncFile[bytes]: ...
     @overload
-    def open(self, path: AnyPath, mode: str) -> AsyncFile[Any]: ...
-    def open(self, path: AnyPath, mode: str = "r") -> AsyncFile[Any]:
+    def open(
+        self,
+        path: AnyPath,
+        mode: str,
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = "",
+        *,
+        permissions: int | None = None,
+    ) -> AsyncFile[Any]: ...
+    def open(
+        self,
+        path: AnyPath,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = "",
+        *,
+        permissions: int | None = None,
+    ) -> AsyncFile[Any]:
         """As `FileTransaction.open`: `async with tx.open(...) as file`, or `file = await tx.open(...)`.
 
         The file is closed with the transaction at the latest.
         """
-        return AsyncFile(self._serving()[0], path, mode)
+        return AsyncFile(
+            self._serving()[0],
+            lambda tx: tx.open(path, mode, buffering, encoding, errors, newline, permissions=permissions),
+        )
 
     async def delete(self, path: AnyPath, *, missing_ok: bool = False) -> None:
         """As `FileTransaction.delete`."""

@@ -56,7 +56,7 @@ def test_exclusive_creation(root: Path, mode: str) -> None:
     assert tree(root) == {"there": b"", "new": b"", "staged": b"old", "link": "-> there"}
 
 
-@pytest.mark.parametrize("mode", ["", "rw", "r+", "w+b", "wt", "b", "U", "xw", "q"])
+@pytest.mark.parametrize("mode", ["", "rw", "r++", "b", "U", "xw", "q", "rbt", "+", "rU"])
 def test_other_modes_are_refused(root: Path, mode: str) -> None:
     with FileTransaction(root) as tx, pytest.raises(ValueError, match="mode"):
         tx.open("a", mode)
@@ -89,15 +89,14 @@ def test_reading(root: Path, staged: bool) -> None:
         assert tree(root) == {"a": b"0123456789"}
 
 
-def test_a_stream_that_writes_can_tell_but_neither_read_nor_seek(root: Path) -> None:
+def test_a_stream_that_writes_cannot_read(root: Path) -> None:
     with FileTransaction(root) as tx:
         with tx.open("a", "wb") as stream:
             stream.write(b"123")
             assert stream.tell() == 3
-            assert (stream.readable(), stream.seekable(), stream.writable()) == (False, False, True)
-            for call in (stream.read, lambda: stream.seek(0), stream.truncate):
-                with pytest.raises(OSError, match=r"not|read|seek|truncate"):
-                    call()
+            assert (stream.readable(), stream.seekable(), stream.writable()) == (False, True, True)
+            with pytest.raises(io.UnsupportedOperation, match="read"):
+                stream.read()
         assert tx.read("a") == b"123"
 
 

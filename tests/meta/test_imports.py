@@ -68,6 +68,7 @@ LAYERS = """
     _commit.home
 
     _calls.changing
+    _calls.opening
     _calls.reading
     _calls.session
     _calls.content  _calls.plan  _calls.settings
@@ -99,7 +100,7 @@ DOORS = {
     "_format": {"digest", "journal", "json", "layout", "paths"},
     "_disk": {"lock", "metadata", "rounds", "system"},
     "_tree": {"facts", "staging", "streams", "subtrees", "tokens", "tree", "view"},
-    "_calls": {"changing", "content", "plan", "settings"},
+    "_calls": {"changing", "content", "opening", "plan", "settings"},
     "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
     "_documents": {"codecs", "document", "family", "members", "patterns"},
     "_reading": {"lookout", "nothing", "question", "reader"},

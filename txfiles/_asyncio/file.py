@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from txfiles._asyncio.worker import Worker
-    from txfiles._format.paths import AnyPath
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,10 +22,9 @@ T = TypeVar("T")
 class AsyncFile(Generic[AnyStr]):
     """A file of an `AsyncFileTransaction`, opened by `async with` or `await`; the modes and rules of its `open`."""
 
-    def __init__(self, worker: Worker[Any], path: AnyPath, mode: str) -> None:
+    def __init__(self, worker: Worker[Any], call: Callable[[Any], IO[Any]]) -> None:
         self._worker = worker
-        self._path = path
-        self._mode = mode
+        self._opening = call
         self._file: IO[Any] | None = None
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -43,7 +41,7 @@ class AsyncFile(Generic[AnyStr]):
     async def _open(self) -> Self:
         if self._file is not None:
             raise ValueError("the file was opened already")
-        job = Job(partial(self._worker.open, self._path, self._mode))
+        job = Job(partial(self._worker.open, self._opening))
         try:
             self._file = await run(self._worker, job, job.skip)
         except (CancelledError, GeneratorExit):
@@ -96,8 +94,30 @@ class AsyncFile(Generic[AnyStr]):
         """Append all of them; they are generated in the thread of the transaction."""
         await self._call(self._opened.writelines, lines)
 
+    @property
+    def name(self) -> Any:
+        """The path that it was opened with."""
+        return self._opened.name
+
+    @property
+    def mode(self) -> str:
+        """As that of the built-in file objects."""
+        return self._opened.mode
+
+    def fileno(self) -> int:
+        """The descriptor, of the staged file for a writer; call `flush` before it is used."""
+        return self._opened.fileno()
+
+    async def flush(self) -> None:
+        """Give what is in buffers to the system."""
+        await self._call(self._opened.flush)
+
+    async def truncate(self, size: int | None = None) -> int:
+        """Cut the file, or lengthen it with zeros; by default at the position."""
+        return await self._call(self._opened.truncate, size)
+
     async def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a position in a file that is read; the new one."""
+        """Go to a position; the new one."""
         return await self._call(self._opened.seek, offset, whence)
 
     async def tell(self) -> int:

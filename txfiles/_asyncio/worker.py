@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from txfiles._format.paths import AnyPath
 
 T = TypeVar("T")
 
@@ -29,7 +28,6 @@ class Served(Protocol):
     def begin(self) -> object: ...
     def stop_waiting(self) -> None: ...
     def leave(self) -> None: ...
-    def open(self, path: AnyPath, mode: str) -> IO[Any]: ...
     def savepoint(self) -> AbstractContextManager[None]: ...
 
 
@@ -157,9 +155,9 @@ class Worker(Generic[S]):
                     with suppress(OSError):  # what was not written yet goes with the transaction
                         self._files.pop().close()
 
-    def open(self, path: AnyPath, mode: str) -> IO[Any]:
+    def open(self, call: Callable[[S], IO[Any]]) -> IO[Any]:
         assert self.tx is not None
-        file = self.tx.open(path, mode)
+        file = call(self.tx)
         self._files.append(file)
         return file
 

@@ -5,31 +5,27 @@ from __future__ import annotations
 import errno
 from contextlib import contextmanager
 from itertools import chain
-from typing import IO, TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from txfiles._calls.content import chunks_of
+from txfiles._calls.opening import Opening, check_mode
 from txfiles._calls.plan import Plan, change_of
-from txfiles._calls.reading import Reading
 from txfiles._calls.settings import UNSET, Unset
-from txfiles._disk import metadata
 from txfiles._format import json, paths
-from txfiles._tree import streams, subtrees
-from txfiles._tree.staging import ABSENT, Place, Staging, require_version
+from txfiles._tree import subtrees
+from txfiles._tree.staging import ABSENT, Staging, require_version
 from txfiles._tree.view import must_be_file
 from txfiles.errors import InvalidPathError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from txfiles._calls.content import Data
     from txfiles._format.paths import AnyPath
-    from txfiles._tree.tokens import Writer
     from txfiles._tree.tree import Node
 
-_MODES = ("r", "rb", "w", "wb", "a", "ab", "x", "xb")
 
-
-class Changing(Reading):
+class Changing(Opening):
     """Changes, each of which is staged as a whole or not at all."""
 
     def write(
@@ -111,73 +107,6 @@ class Changing(Reading):
         data = json.dumps(value, indent, shown, default=default, option=option)
         self.write(path, data, mode=mode, if_version=if_version)
 
-    @overload
-    def open(self, path: AnyPath, mode: Literal["r", "w", "a", "x"] = "r") -> IO[str]: ...
-    @overload
-    def open(self, path: AnyPath, mode: Literal["rb", "wb", "ab", "xb"]) -> IO[bytes]: ...
-    @overload
-    def open(self, path: AnyPath, mode: str) -> IO[Any]: ...
-    def open(self, path: AnyPath, mode: str = "r") -> IO[Any]:
-        """A file object on a file of the transaction; modes r, rb, w, wb, a, ab, x, xb. Text is UTF-8.
-
-        Written content is staged when the file object is closed, or not at all when its `with` block raises. It is
-        streamed and cannot seek. Raises as `open` does, and `ValueError` for other modes. A file opened with "x" has to
-        be new at the commit, too, or that raises `ConflictError`.
-        """
-        if mode not in _MODES:
-            raise ValueError(f"mode {mode!r} is not one of {', '.join(_MODES)}")
-        text = not mode.endswith("b")
-        with self._call() as staging:
-            if mode[0] == "r":
-                return streams.reader(staging.raw(staging.resolve(paths.normalize(path))), text=text)
-            return self._open_to_write(staging, path, mode[0], text=text)
-
-    def _open_to_write(self, staging: Staging, path: AnyPath, how: str, *, text: bool) -> IO[Any]:
-        place = self._target(staging, path)
-        shown = paths.decode(place.path)
-        exists = place.identity is not None
-        if how == "x" and exists:
-            raise FileExistsError(errno.EEXIST, "the file exists", shown)
-        if shown in self._writing:
-            raise OSError(errno.EBUSY, "the file is open for writing already", shown)
-        writer = self._tokens.new(place.path)
-        try:
-            if how == "a" and exists:
-                for chunk in staging.chunks(place.path):
-                    writer.write(chunk)
-        except BaseException:
-            writer.discard()
-            raise
-        self._writing.add(shown)
-
-        def is_mine() -> bool:
-            return self._pid == self._fs.pid()
-
-        def finish() -> None:
-            if not is_mine():
-                writer.close()
-                return
-            with self._mutex:
-                self._writing.discard(shown)
-                try:
-                    if self._state == "open":
-                        with staging.step():
-                            if how == "x":
-                                staging.expect_nothing(place.path)
-                            self._put(staging, staging.place(place.path), writer)
-                finally:
-                    writer.discard()
-
-        def discard() -> None:
-            if not is_mine():
-                writer.close()
-                return
-            with self._mutex:
-                self._writing.discard(shown)
-                writer.discard()
-
-        return streams.writer(writer, finish, discard, is_mine, text=text)
-
     def delete(self, path: AnyPath, *, missing_ok: bool = False) -> None:
         """Stage the removal of a file or of a symbolic link. Raises `FileNotFoundError`, `IsADirectoryError`."""
         with self._call() as staging, staging.step():
@@ -251,7 +180,7 @@ class Changing(Reading):
         The file is written anew with the same content; a symbolic link is followed. Raises `OSError`:
         `IsADirectoryError` for a directory that is there already, `PermissionError` for a file of another user.
         """
-        _check_mode(mode)
+        check_mode(mode)
         with self._call() as staging, staging.step():
             resolved, node = staging.find(paths.normalize(path, directory=True))
             if node is None or node.kind != "dir":
@@ -302,52 +231,12 @@ class Changing(Reading):
         with self._call() as staging:
             return Plan(map(change_of, staging.plan()))
 
-    def _target(self, staging: Staging, path: AnyPath) -> Place:
-        """Where a file is to be written: absent, or regular and not write-protected."""
-        normal = paths.normalize(path)
-        try:
-            place = staging.place(normal)
-        except OSError as error:
-            paths.give_name(error, normal)
-            raise
-        if place.meta is not None and not place.meta.mode & 0o222 and self._fs.ids()[0] != 0:
-            raise PermissionError(errno.EACCES, "the file is write-protected", paths.decode(place.path))
-        return place
-
     def _directory(self, staging: Staging, path: AnyPath) -> bytes:
         """The resolved path of an entry that is itself moved or removed, not followed."""
         resolved = staging.resolve(paths.normalize(path, directory=True), follow_last=False)
         if not resolved:
             raise OSError(errno.EBUSY, "the root itself cannot be moved or removed", paths.decode(self._root))
         return resolved
-
-    def _stage(
-        self, staging: Staging, place: Place, chunks: Iterable[bytes | memoryview], mode: int | None = None
-    ) -> None:
-        _check_mode(mode)
-        writer = self._tokens.new(place.path)
-        try:
-            for chunk in chunks:  # whose own errors are not about this file
-                self._require_open()  # a generator may have ended the transaction
-                writer.write(chunk)
-            self._put(staging, place, writer, mode)
-        finally:
-            writer.discard()
-
-    def _put(self, staging: Staging, place: Place, writer: Writer, mode: int | None = None) -> None:
-        meta = place.meta
-        if meta is None:
-            with paths.Naming(place.path):
-                staging.make_parents(place.path)
-                meta = staging.meta_for_new(place.path)
-        if mode is not None:
-            meta = metadata.with_mode(meta, mode)
-        staging.put(place.path, writer.finish(meta, place.identity))
-
-
-def _check_mode(mode: int | None) -> None:
-    if mode is not None and not (isinstance(mode, int) and 0 <= mode <= 0o7777):
-        raise ValueError(f"mode is a number such as 0o640, not {mode!r}")
 
 
 def _refuse_slashes(source: Node | None, *given: AnyPath) -> None:

@@ -249,6 +249,7 @@ class Writer:
         self._digest = Digest()
         self._started = 0
         self._finished = False
+        self._appended = True  # and nothing else: then `size` and the digest are those of the content
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Write all of `data`, however many system calls it takes; its length in bytes."""
@@ -265,9 +266,33 @@ class Writer:
             raise
         return len(view)
 
+    def seek(self, offset: int, whence: int) -> int:
+        """The new position. What is not appended parts content and digest: that is taken anew at the end."""
+        position = self._fs.seek(self._fd, offset, whence)
+        self._appended &= position == self.size
+        return position
+
+    def read(self, size: int) -> bytes:
+        data = self._fs.read(self._fd, size)
+        self._appended &= not data
+        return data
+
+    def truncate(self, size: int) -> int:
+        self._fs.truncate(self._fd, size)
+        self._appended &= size == self.size
+        return size
+
+    def lend(self) -> int:
+        """The descriptor, for others to write to."""
+        self._appended = False
+        return self._fs.fileno(self._fd)
+
     def _add(self, step: bytes | memoryview) -> None:
         if not isinstance(step, bytes) and not isinstance(step.obj, bytes):
             step = bytes(step)  # or what changes it meanwhile would part content and digest
+        if not self._appended:
+            write_all(self._fs, self._fd, step)
+            return
         if len(step) < _BESIDE:
             self._digest.update(step)
             write_all(self._fs, self._fd, step)
@@ -289,6 +314,7 @@ class Writer:
             if self._tokens.durable:
                 self._fs.start_writeback(self._fd)
             found = self._fs.fstat(self._fd)
+            digest = self._digest.hexdigest() if self._appended else self._digest_of_all(found.st_size)
             meta = metadata.apply(self._fs, self._fd, found, meta)
             if mtime_ns is not None:
                 self._fs.set_mtime(self._fd, mtime_ns)
@@ -302,7 +328,10 @@ class Writer:
         except OSError as error:
             paths.give_name(error, self._path)
             raise
-        return Token(self.number, identity_of(found), self._digest.hexdigest(), meta)
+        return Token(self.number, identity_of(found), digest, meta)
+
+    def _digest_of_all(self, size: int) -> str:
+        return digest_of_file(self._fs, self._tokens.at, self._tokens.name(self.number), size)
 
     def discard(self) -> None:
         """Close and unlink the token; does nothing after a `finish` that succeeded."""

@@ -123,7 +123,8 @@ class Committed:
             raise FileNotFoundError(errno.ENOENT, "no such file", paths.decode(path))
         if file.data is not None:
             return Reader(io.BytesIO(file.data))
-        return Reader(streams.reader(streams.RawReader(system.current(), file.fd), text=False))
+        raw = streams.RawReader(system.current(), file.fd)
+        return Reader(streams.reader(raw, streams.form_of("rb"), paths.decode(path)))
 
     def _begin(self, question: Question[T]) -> T:
         reader = StateReader(system.current(), self._root, self._timeout, durable=self._durable)

@@ -264,6 +264,8 @@ class TxFilesFileSystem(AbstractFileSystem):
         return file if "b" in mode else Text(file, **text)
 
     def _open(self, path: Any, mode: str = "rb", *, autocommit: bool = True, **_: Any) -> Any:
+        if mode not in ("rb", "wb", "ab", "xb"):
+            raise ValueError(f"mode {mode!r} is not one of rb, wb, ab, xb")
         where = self._relative(path)
         joined = self._joined()
         if joined is not None:
@@ -271,8 +273,6 @@ class TxFilesFileSystem(AbstractFileSystem):
             return Reader(file) if mode == "rb" else file
         if mode == "rb":
             return self._committed.open(paths.normalize(where))
-        if mode not in ("wb", "ab", "xb"):
-            raise ValueError(f"mode {mode!r} is not one of rb, wb, ab, xb")
         paths.normalize(where)
         there = self._type(path)
         if there == "directory":

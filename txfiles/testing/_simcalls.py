@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import itertools
 import os
 import stat
@@ -158,6 +159,15 @@ class SimCalls(SimTree):
             raise failure(errno.EINVAL)
         opened.position = bases[whence] + offset
         return opened.position
+
+    def truncate(self, fd: int, size: int) -> None:
+        opened = self._fd(fd)
+        if not opened.writable:
+            raise failure(errno.EINVAL)
+        self.disk.truncate(opened.serial, size, self._mtime())
+
+    def fileno(self, fd: int) -> int:
+        raise io.UnsupportedOperation("fileno: a simulated file has no descriptor")
 
     # -- looking --------------------------------------------------------------------------------------------------
 

@@ -153,6 +153,12 @@ class Disk:
         node.lost &= ~what
         return node
 
+    def truncate(self, serial: int, size: int, mtime: int) -> None:
+        node = self.touch(serial, MTIME)
+        old, node.data, node.mtime = node.data, node.data[:size].ljust(size, b"\0"), mtime
+        self.used += size - len(old)
+        node.span = _union(node.span, (min(size, len(old)), max(size, len(old))))
+
     def write(self, serial: int, position: int, data: bytes, mtime: int) -> None:
         node = self.touch(serial, MTIME)
         old, end = node.data, position + len(data)
