@@ -116,7 +116,7 @@ def test_status_and_verify_beside_writers_at_work(root: Path) -> None:
 
 def test_recover_and_status_of_a_store(root: Path) -> None:
     store = FileStore(root, timeout=0)
-    assert store.status() == StoreStatus()
+    assert store.status() == StoreStatus(is_root=False)
     assert store.recover() == RecoveryReport()
     _put(store, "a", "old")
     killed(lambda: _put(store, "a", "new"), "rename", 2)

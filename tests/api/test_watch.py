@@ -87,7 +87,7 @@ def test_it_makes_nothing_and_needs_a_root(root: Path, store: FileStore, tmp_pat
     assert store.state_version() == FileStore(root).state_version()
     assert os.listdir(root) == []
     with pytest.raises(FileNotFoundError):
-        FileStore(tmp_path / "missing", create=True).state_version()
+        FileStore(tmp_path / "missing").state_version()
     put(store)
     version = store.state_version()
     shutil.rmtree(root / ".txfiles")
