@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -147,8 +148,6 @@ def _sync_dir(home: Home, fd: int) -> Generator[Sync, None, None]:
             raise
         if home.root not in _told:
             _told.add(home.root)
-            import logging
-
             logging.getLogger("txfiles").warning(
                 "%s: the file system cannot sync directories (%s); after a power loss it decides what is durable",
                 paths.decode(home.root),

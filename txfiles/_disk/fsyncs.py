@@ -11,6 +11,7 @@ import errno
 import os
 import struct
 import sys
+import weakref
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 64
 """As many descriptors as a `Batch` takes at most."""
+CONTEXTS = 8
+"""As many rounds of a process have a context at once: all processes of a system share fs.aio-max-nr."""
 
 _LINUX64 = sys.platform == "linux" and sys.maxsize > 1 << 32
 _NUMBERS = {"x86_64": (206, 209, 208, 207), "aarch64": (0, 2, 4, 1), "riscv64": (0, 2, 4, 1)}
@@ -36,36 +39,54 @@ _NOT_SO = (errno.EOVERFLOW, errno.EINVAL, *_FORBIDDEN)
 _libc = ctypes.CDLL(None, use_errno=True)
 _start = ctypes.c_int64(0)
 _write: Any = getattr(_libc, "sync_file_range", None)
-_idle: list[ctypes.c_ulong] = []  # contexts; they belong to the address space, so that a forked child has none
 _refused = _SETUP < 0 or _write is None
+
+
+class Context(ctypes.c_ulong):
+    """A context of the kernel for asynchronous calls; it ends with its last reference (io_destroy(2))."""
+
+    __hash__ = object.__hash__
+    _pid = 0  # it belongs to an address space, so that a forked child has none
+
+    def begin(self) -> bool:
+        if _libc.syscall(_SETUP, ctypes.c_long(AT_ONCE), ctypes.byref(self)) == 0:
+            self._pid = os.getpid()
+        return self._pid != 0
+
+    def __del__(self) -> None:
+        if self.value and self._pid == os.getpid():
+            _libc.syscall(_DESTROY, self)  # waits for what is under way
+
+
+_idle: list[Context] = []
+_all: weakref.WeakSet[Context] = weakref.WeakSet()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle.clear)
 
 
-def take_context() -> ctypes.c_ulong | None:
+def take_context() -> Context | None:
     """What a `Batch` needs; `None` where the kernel has none for this process. To be given back: it is dear to make."""
     global _refused
     try:
         return _idle.pop()
     except IndexError:
         pass
-    context = ctypes.c_ulong(0)
-    if _refused or _libc.syscall(_SETUP, ctypes.c_long(AT_ONCE), ctypes.byref(context)) != 0:
+    context = Context(0)
+    if _refused or len(_all) >= CONTEXTS or not context.begin():
         _refused = _refused or ctypes.get_errno() in _FORBIDDEN
         return None
+    _all.add(context)
     nothing = ctypes.c_long(0)
     _refused = _libc.syscall(_GETEVENTS, context, nothing, nothing, None, None) != 0
     _refused = _refused or _write(-1, _start, _start, _WRITE_AND_WAIT) == 0 or ctypes.get_errno() != errno.EBADF
     return None if _refused else context
 
 
-def give_context(context: ctypes.c_ulong, batch: Batch | None) -> None:
-    """Take it back after the last batch. One with a request under way is ended; that waits for it (io_destroy(2))."""
+def give_context(context: Context, batch: Batch | None) -> None:
+    """Take it back after the last batch. One with a request under way is left to end."""
     if batch is None or batch.done:
         _idle.append(context)
-    else:
-        _libc.syscall(_DESTROY, context)
 
 
 class Batch:
@@ -75,7 +96,7 @@ class Batch:
     has been written; what comes after the commit that the first fsync asks for needs another one.
     """
 
-    def __init__(self, fds: Sequence[int], context: ctypes.c_ulong) -> None:
+    def __init__(self, fds: Sequence[int], context: Context) -> None:
         self._fds = fds
         self._context = context
         self._written: list[int] = []  # what sync_file_range says of each

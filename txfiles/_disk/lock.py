@@ -6,6 +6,7 @@
         would otherwise let a second writer in.
     L3  A forked child keeps no copy of the descriptor: it belongs to the same open file as the parent's, and would
         keep the lock after the parent's death. It is closed there, not unlocked, which would unlock the parent too.
+        Nothing of that is known to a fork that Python does not see: see docs/limits.md.
     L4  The writers of one process queue in the order of their arrival, and only the first of them asks the kernel.
 
 flock has no queue among processes, and no wait with a timeout: whoever asks at the right moment gets it. So all ask
@@ -23,6 +24,8 @@ import time
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, cast
+
+import filelock
 
 from txfiles._disk.lockfile import close_copies, open_lock_file
 from txfiles._disk.system import release
@@ -103,8 +106,6 @@ def is_locked(fs: FileSystem, private_fd: int) -> bool:
 
     Raises `OSError` when the lock file cannot be opened. Of a lock that is not the kernel's nothing is told: false.
     """
-    import filelock
-
     if fs.lock_factory is not None:
         return False
     try:
@@ -307,7 +308,8 @@ class _Queue:
         self._turn_began = time.monotonic()
 
 
-_mutex = threading.RLock()  # reentrant: a collected lock is released wherever the collector runs
+# Reentrant: a lock that is collected is released, and a signal handler may save, in the midst of what is done under it.
+_mutex = threading.RLock()
 _queues: dict[tuple[int, int], _Queue] = {}
 _no_queue = _Queue()
 
@@ -335,15 +337,14 @@ class _Ticket:
         """Go to the end of the queue; false when the owner is in it already."""
         with _mutex:
             if key not in _queues and len(_queues) >= _IDLE_QUEUES:
-                for idle in [k for k, queue in _queues.items() if not queue.tickets]:
-                    del _queues[idle]
-            queue = _queues.get(key)
-            if queue is None:
-                queue = _queues[key] = _Queue()
-            if any(ticket.owner == self.owner for ticket in queue.tickets):
+                for idle in [known for known, queue in list(_queues.items()) if not queue.tickets]:
+                    _queues.pop(idle, None)
+            queue = _queues.get(key) or _Queue()
+            if any(ticket.owner == self.owner for ticket in list(queue.tickets)):
                 return False
             self.queue = queue
             queue.tickets.append(self)
+            _queues[key] = queue
             queue.tickets[0].wake()
             return True
 
@@ -356,7 +357,7 @@ class _Ticket:
 
     def wake(self) -> None:
         """REQUIRES: `_mutex`. May be called again."""
-        if self.turn.locked():
+        with suppress(RuntimeError):  # it is awake
             self.turn.release()
 
     def open(self, private_fd: int, private: Stat) -> None:
@@ -368,8 +369,6 @@ class _Ticket:
             self._opening_at = -1
 
     def try_lock(self) -> bool:
-        import filelock
-
         self._unlock_due = True  # also if a Ctrl-C comes after the kernel's answer
         try:
             self._unlock_due = filelock.lock_descriptor(self.fd, blocking=False)
@@ -380,8 +379,6 @@ class _Ticket:
 
     def close(self) -> None:
         """Unlock and close. Closing alone would leave the lock to a child that another thread forks right now (L3)."""
-        import filelock
-
         with self._closing:
             if self.fd < 0:
                 return
@@ -431,7 +428,7 @@ def _abandon_all() -> None:
     """In a forked child: nothing of the parent's locks is ours, nor what its other threads were doing with them."""
     global _mutex
     _mutex = threading.RLock()
-    tickets = [ticket for queue in _queues.values() for ticket in queue.tickets]
+    tickets = [ticket for queue in list(_queues.values()) for ticket in list(queue.tickets)]
     _queues.clear()
     for ticket in tickets:
         ticket.abandon()

@@ -45,7 +45,7 @@ def for_new(
         mode |= stat.S_ISGID if is_dir else 0
     default = fs.xattrs(at, parent).get(DEFAULT_ACL)
     if default is None:
-        return Meta(mode & ~fs.umask(), uid, gid)
+        return Meta(mode & ~fs.umask(at, parent), uid, gid)
     permissions, access = _inherit(default, mode)
     xattrs = {} if access is None else {ACCESS_ACL: access}
     if is_dir:

@@ -6,17 +6,20 @@ is done, or is given the error. On Linux the fsyncs of a round are issued at onc
 
 from __future__ import annotations
 
+import _thread
 import errno
 import inspect
 import os
+import resource
 import sys
+import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
+from txfiles._disk import fsyncs
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
-
-    from txfiles._disk import fsyncs
 
     Sync = tuple[Callable[[int], None], int]
     Steps = Generator[Sync, None, None]
@@ -80,8 +83,6 @@ def _go_on(steps: Steps, sync: Callable[[int], None], fd: int) -> None:
 
 def _run_together(jobs: list[Job], plain: Sequence[Callable[..., None]]) -> bool:
     """The kernel does the first sync of each job, of some jobs at a time; false if there is nothing to be had."""
-    from txfiles._disk import fsyncs
-
     if (context := fsyncs.take_context()) is None:
         return False
     errors: list[BaseException] = []
@@ -174,17 +175,12 @@ def _failure(code: int) -> OSError:
 
 def descriptors() -> int:
     """How many this process may have."""
-    import resource
-
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 1 << 20 if limit == resource.RLIM_INFINITY else limit
 
 
 def _run_in_threads(jobs: list[Job]) -> None:
     """Threads take the jobs from a queue; an interrupt of this one, wherever it comes, waits until all are done."""
-    import _thread
-    import threading
-
     queue, done, finished = deque(jobs), deque[None](), threading.Event()
     errors: list[BaseException] = []
     outer = sys.exception()
@@ -222,8 +218,19 @@ def _run_in_threads(jobs: list[Job]) -> None:
 def _raise_first(errors: list[BaseException], outer: BaseException | None) -> None:
     """Raise a failure rather than an interrupt: whoever runs the jobs again must know that a sync has failed (A4).
 
-    An interrupt that came beside a failure is its `__cause__`.
+    An interrupt that came beside a failure is its `__cause__`. What is raised is not to refer to itself, by way of its
+    traceback: or what it keeps open would stay so until the collector runs.
     """
+    first = _first(errors, outer)
+    errors.clear()
+    try:
+        if first is not None:
+            raise first
+    finally:
+        del first
+
+
+def _first(errors: list[BaseException], outer: BaseException | None) -> BaseException | None:
     interrupt = next((error for error in errors if not isinstance(error, Exception)), None)
     for error in errors:
         cause: BaseException | None = error
@@ -231,7 +238,6 @@ def _raise_first(errors: list[BaseException], outer: BaseException | None) -> No
             if isinstance(cause, Exception) and not isinstance(cause, _NO_FAILURES):
                 if interrupt is not None and interrupt is not cause:
                     cause.__cause__ = interrupt
-                raise cause
+                return cause
             cause = cause.__context__
-    if errors:
-        raise errors[0]
+    return errors[0] if errors else None

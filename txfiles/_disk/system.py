@@ -8,12 +8,14 @@ those that say so. Errors are the kernel's own `OSError`s.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat as stat_module
 import struct
 import sys
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txfiles._disk import rounds
@@ -87,7 +89,7 @@ class FileSystem(Protocol):
     def boot_id(self) -> str: ...
     def pid(self) -> int: ...
     def ids(self) -> tuple[int, int]: ...
-    def umask(self) -> int: ...
+    def umask(self, at: int, parent: bytes) -> int: ...
     def on_fork(self, callback: Callable[[], None]) -> None: ...
 
 
@@ -96,9 +98,44 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a FIFO that slipped in must not block us
 _LINUX = sys.platform == "linux"
+if not hasattr(os, "O_TMPFILE"):
+    import tempfile  # noqa: F401 (before it is needed: see docs/limits.md)
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 _NOT_TO_GIVE = (errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOVERFLOW)
 _UNREACHABLE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+
+
+class Closed(int):
+    """The number of a descriptor that is closed."""
+
+    __slots__ = ()
+
+
+class Descriptor(Closed):
+    """A descriptor that is closed with its last reference: an interrupt may come before it has a name, or its end."""
+
+    __slots__ = ()
+    disowned = False
+
+    def __del__(self) -> None:
+        if not self.disowned:
+            with suppress(OSError):
+                os.close(self)
+
+
+_Descriptor: type[Descriptor] = Descriptor
+
+
+def _disown() -> None:
+    """In a forked child: what is open there may be closed by its number, and the number used again."""
+    global _Descriptor
+    _Descriptor.disowned = True
+    _Descriptor = type("Descriptor", (Descriptor,), {"__slots__": (), "disowned": False})
+
+
+def _open(at: int | None, name: bytes, flags: int, mode: int = 0o777) -> int:
+    """open(2). No signal is handled between the kernel's answer and the `Descriptor`: `map` calls both."""
+    return next(map(_Descriptor, map(partial(os.open, dir_fd=at), (name,), (flags,), (mode,))))
 
 
 class KernelFS:
@@ -110,13 +147,13 @@ class KernelFS:
         """realpath(3); what is there the kernel resolves at once (proc(5)), which takes a fifth of the time."""
         if _LINUX:
             try:
-                fd = os.open(path, os.O_PATH | _CLOEXEC)
+                fd = _open(None, path, os.O_PATH | _CLOEXEC)
                 try:
                     found = os.readlink(b"/proc/self/fd/%d" % fd)
                     if os.path.samestat(os.fstat(fd), os.stat(found)):  # not one of another mount or root
                         return found
                 finally:
-                    os.close(fd)
+                    self.close(fd)
             except OSError as error:
                 if error.errno not in _UNREACHABLE:
                     raise
@@ -124,18 +161,20 @@ class KernelFS:
 
     def open_dir(self, at: int | None, name: bytes, *, follow: bool = False) -> int:
         flags = os.O_RDONLY | _DIRECTORY | _CLOEXEC | (0 if follow else _NOFOLLOW)
-        return os.open(name, flags, dir_fd=at)
+        return _open(at, name, flags)
 
     def open_read(self, at: int, name: bytes) -> int:
-        return os.open(name, os.O_RDONLY | _NOFOLLOW | _NONBLOCK | _CLOEXEC, dir_fd=at)
+        return _open(at, name, os.O_RDONLY | _NOFOLLOW | _NONBLOCK | _CLOEXEC)
 
     def open_append(self, at: int, name: bytes) -> int:
-        return os.open(name, os.O_WRONLY | os.O_APPEND | _NOFOLLOW | _NONBLOCK | _CLOEXEC, dir_fd=at)
+        return _open(at, name, os.O_WRONLY | os.O_APPEND | _NOFOLLOW | _NONBLOCK | _CLOEXEC)
 
     def create(self, at: int, name: bytes, mode: int = 0o600) -> int:
-        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC, mode, dir_fd=at)
+        return _open(at, name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC, mode)
 
     def close(self, fd: int) -> None:
+        if isinstance(fd, Descriptor):
+            fd.__class__ = Closed  # type: ignore[assignment]  # no `__del__` runs then, in which an interrupt is lost
         os.close(fd)
 
     def read(self, fd: int, size: int) -> bytes:
@@ -166,12 +205,12 @@ class KernelFS:
             return (os.stat(name, dir_fd=at, follow_symlinks=False) if name else os.fstat(at)).st_dev
         found = _statx_mount_id(at, name)
         if found is None:
-            fd = os.open(name, os.O_PATH | _NOFOLLOW | _CLOEXEC, dir_fd=at) if name else at
+            fd = _open(at, name, os.O_PATH | _NOFOLLOW | _CLOEXEC) if name else at
             try:
                 found = _fdinfo_mount_id(fd)
             finally:
                 if fd != at:
-                    os.close(fd)
+                    self.close(fd)
         return found
 
     def readlink(self, at: int, name: bytes) -> bytes:
@@ -211,16 +250,27 @@ class KernelFS:
         """All extended attributes of `name`; empty where the file system has none. Linux only (listxattr(2))."""
         if not _LINUX:
             return {}
-        path = b"/proc/self/fd/%d/%s" % (at, name)  # there is no listxattrat(2) to rely on
         try:
-            keys = os.listxattr(path, follow_symlinks=False)
-            return {key: os.getxattr(path, key, follow_symlinks=False) for key in sorted(keys)} if keys else {}
+            return _xattrs(b"/proc/self/fd/%d/%s" % (at, name))  # there is no listxattrat(2) to rely on
         except OSError as error:
-            if error.errno in (errno.ENOTSUP, errno.ENOSYS):
-                return {}
-            if error.errno == errno.ENOENT and not os.path.isdir("/proc/self/fd"):
-                raise OSError(errno.ENOSYS, "/proc is not mounted, extended attributes cannot be read") from error
+            if error.errno != errno.ENOENT or os.path.isdir("/proc/self/fd"):
+                raise
+        return self._xattrs_without_proc(at, name)
+
+    def _xattrs_without_proc(self, at: int, name: bytes) -> dict[str, bytes]:
+        try:
+            fd = self.open_read(at, name)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return {}  # a symbolic link has none that a user could set
+            if error.errno == errno.EACCES:
+                message = "/proc is not mounted, so extended attributes of what may not be read cannot be known"
+                raise OSError(errno.ENOSYS, message, name) from error
             raise
+        try:
+            return _xattrs(fd)
+        finally:
+            self.close(fd)
 
     def set_xattr(self, fd: int, key: str, value: bytes) -> None:
         os.setxattr(fd, key, value)
@@ -232,7 +282,7 @@ class KernelFS:
     def start_writeback(self, fd: int) -> None:
         """Let the kernel begin to write the file's data, without waiting (sync_file_range(2)); only a hint."""
         if _LINUX:
-            _libc().sync_file_range(fd, _OFF0, _OFF0, 2)  # SYNC_FILE_RANGE_WRITE
+            _libc.sync_file_range(fd, _OFF0, _OFF0, 2)  # SYNC_FILE_RANGE_WRITE
 
     def sync_file(self, fd: int) -> None:
         """fsync(2); on macOS F_FULLFSYNC, because fsync there leaves the data in the drive's cache (fsync(2))."""
@@ -258,8 +308,8 @@ class KernelFS:
         global _boot
         if _boot is None:
             try:
-                with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-                    _boot = file.read().strip()
+                with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+                    _boot = file.read().decode().strip()  # as bytes: the encoding of a locale would have to be imported
             except OSError:
                 _boot = ""
         return _boot
@@ -270,59 +320,69 @@ class KernelFS:
     def ids(self) -> tuple[int, int]:
         return os.geteuid(), os.getegid()
 
-    def umask(self) -> int:
-        """The process umask, read without setting it: proc(5), or else the mode that a probe file gets."""
-        with suppress(OSError, ValueError), open("/proc/self/status", "rb") as file:
+    def umask(self, at: int, parent: bytes) -> int:
+        """The process umask, read without setting it: proc(5), or else the mode of a nameless file in `parent`."""
+        with suppress(FileNotFoundError), open("/proc/self/status", "rb") as file:
             for line in file:
                 if line.startswith(b"Umask:"):
                     return int(line[6:], 8)
-        import tempfile
-
-        path = os.path.join(tempfile.gettempdir(), self.random_id())
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o777)
+        fd = _open_nameless(at, parent)
         try:
             return 0o777 & ~stat_module.S_IMODE(os.fstat(fd).st_mode)
         finally:
-            os.close(fd)
-            os.unlink(path)
+            self.close(fd)
 
     def on_fork(self, callback: Callable[[], None]) -> None:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=callback)
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown)
+
 _boot: str | None = None
 
 
-_lib: Any = None
-_OFF0: Any = None
-_Buffer: Any = None
+_libc: Any = ctypes.CDLL(None, use_errno=True)
+_OFF0 = ctypes.c_int64(0)
+_Buffer: Any = ctypes.c_char * 256
 _STATX = struct.Struct("=I140xQ")  # stx_mask, stx_mnt_id
 
 
-def _libc() -> Any:
-    global _lib, _OFF0, _Buffer
-    if _lib is None:
-        import ctypes
+def _xattrs(file: bytes | int) -> dict[str, bytes]:
+    """Of a path, or of an open file."""
+    follow = isinstance(file, int)
+    try:
+        keys = os.listxattr(file, follow_symlinks=follow)
+        return {key: os.getxattr(file, key, follow_symlinks=follow) for key in sorted(keys)} if keys else {}
+    except OSError as error:
+        if error.errno in (errno.ENOTSUP, errno.ENOSYS):
+            return {}
+        raise
 
-        _OFF0 = ctypes.c_int64(0)
-        _Buffer = ctypes.c_char * 256
-        _lib = ctypes.CDLL(None, use_errno=True)
-    return _lib
+
+def _open_nameless(at: int, parent: bytes) -> int:
+    """A new file of mode 0777 as far as the umask allows: without a name in `parent`, or else with one for a moment."""
+    with suppress(AttributeError, OSError):
+        return _open(at, parent, os.O_TMPFILE | os.O_WRONLY | _CLOEXEC)
+    import tempfile
+
+    path = os.fsencode(os.path.join(tempfile.gettempdir(), os.urandom(16).hex()))
+    fd = _open(None, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC)
+    os.unlink(path)
+    return fd
 
 
 def _statx_mount_id(at: int, name: bytes) -> int | None:
-    """statx(2): `stx_mnt_id`, `None` where the C library or the kernel (before 5.8) lacks it."""
-    call = getattr(_libc(), "statx", None)
+    """statx(2): `stx_mnt_id`, `None` where the C library, the kernel (before 5.8) or a filter of calls lacks it."""
+    call = getattr(_libc, "statx", None)
     if call is None:
         return None
     buffer = bytearray(256)
     flags = 0x100 | 0x800 | (0 if name else 0x1000)  # AT_SYMLINK_NOFOLLOW, AT_NO_AUTOMOUNT, AT_EMPTY_PATH
     if call(at, name, flags, 0x1000, _Buffer.from_buffer(buffer)) != 0:
-        import ctypes
-
         number = ctypes.get_errno()
-        if number == errno.ENOSYS:
+        if number in (errno.ENOSYS, errno.EPERM):  # a kernel, or a filter of system calls, that does not know it
             return None
         raise OSError(number, os.strerror(number), os.fsdecode(name))
     mask, mount = _STATX.unpack_from(buffer)

@@ -17,6 +17,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+import orjson
+
 from txfiles._format import layout, paths
 from txfiles.errors import JournalCorruptError, JournalVersionError
 
@@ -134,8 +136,6 @@ _REMEMBERED = 1 << 16  # bytes of one
 def decode_head(raw: bytes) -> Head | None:
     """The HEAD of a root; `None` where a power loss left that of a process transaction unreadable."""
     global _newest
-    import orjson
-
     known = _newest
     if known is not None and known[0] == raw:
         return known[1]
@@ -156,8 +156,6 @@ def taint(boot: str) -> bytes:
 def encode(journal: Journal) -> bytes:
     """Raises `OSError` for what no journal can hold."""
     global _newest
-    import orjson
-
     fields = {
         "id": journal.tid,
         "seq": journal.seq,
@@ -192,8 +190,6 @@ def _beyond_64_bits(journal: Journal) -> OSError:
 
 def decode(raw: bytes, name: str) -> Journal:
     """Parse and validate. Raises `JournalVersionError` and `JournalCorruptError`, both naming `name`."""
-    import orjson
-
     start, body = _body(raw, name)
     try:
         journal = _decode_body(orjson.loads(body))

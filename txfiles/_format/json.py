@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import json
 import math
 import re
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from txfiles.errors import DocumentError
 
@@ -26,8 +29,6 @@ def dumps(value: Any, indent: Indent, shown: str, *, default: Default = None, op
 
     `indent` is that of the standard library's `json.dumps`, `default` and `option` are those of `orjson.dumps`.
     """
-    import orjson
-
     unit = check_indent(indent)
     option = option or 0
     made: list[Any] = []
@@ -85,8 +86,6 @@ def _not_finite(value: Any) -> float | None:
 
 def _key_twice(data: bytes) -> str | None:
     """A key that one object has twice: 1 and "1" become the same."""
-    import json
-
     found: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:
@@ -102,8 +101,6 @@ def _key_twice(data: bytes) -> str | None:
 
 def loads(data: bytes, shown: str) -> Any:
     """Parse. Raises `DocumentError` with the path. Integers of any size stay exact; a byte order mark is no content."""
-    import orjson
-
     data = data.removeprefix(_BOM)
     try:
         if _LONG_NUMBER.search(data):
@@ -116,10 +113,6 @@ def loads(data: bytes, shown: str) -> Any:
 
 def _loads_exactly(data: bytes) -> Any:
     """With the standard library: orjson reads an integer beyond 64 bits as a float."""
-    import json
-
-    import orjson
-
     orjson.loads(data)  # the stricter parser judges, this one only keeps the digits
 
     return json.loads(data)

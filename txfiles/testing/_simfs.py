@@ -160,7 +160,7 @@ class SimFS(SimCalls):
     def ids(self) -> tuple[int, int]:
         return 0, 0
 
-    def umask(self) -> int:
+    def umask(self, at: int, parent: bytes) -> int:
         return self.options.umask
 
     def on_fork(self, callback: Callable[[], None]) -> None:

@@ -59,7 +59,7 @@ def home(root: Path) -> Path:
 def private_fd(home: Path) -> Iterator[int]:
     fd = FS.open_dir(None, os.fsencode(home / ".txfiles"))
     yield fd
-    os.close(fd)
+    FS.close(fd)
 
 
 @pytest.fixture
@@ -128,10 +128,6 @@ def test_it_is_the_lock_of_filelock(home: Path, lock: _lock.RootLock) -> None:
         FileLock(file_of(home), timeout=0).acquire()
 
 
-def test_filelock_is_imported_only_when_it_is_needed() -> None:
-    run_python("import txfiles._disk.lock; assert 'filelock' not in sys.modules").check()
-
-
 def test_check_without_the_lock(lock: _lock.RootLock) -> None:
     with pytest.raises(TransactionClosedError):
         lock.check()
@@ -168,7 +164,7 @@ def test_c02_deep_directory_and_c08_any_bytes(tmp_path: Path) -> None:
             second.acquire(0, 2)
         assert caught.value.path == os.fsdecode(path + b"/.txfiles/lock")
         first.release()
-        os.close(private)
+        FS.close(private)
     finally:
         os.close(at)
         os.close(start)
@@ -329,7 +325,7 @@ def test_roots_do_not_wait_for_each_other(tmp_path: Path, lock: _lock.RootLock) 
     assert other.held
     assert lock.held
     other.release()
-    os.close(fd)
+    FS.close(fd)
 
 
 def test_many_roots_are_not_remembered_for_ever(tmp_path: Path) -> None:
@@ -340,7 +336,7 @@ def test_many_roots_are_not_remembered_for_ever(tmp_path: Path) -> None:
         lock = _lock.RootLock(FS, fd, os.fsencode(path))
         lock.acquire(0, 1)
         lock.release()
-        os.close(fd)
+        FS.close(fd)
     assert len(_lock._queues) <= _lock._IDLE_QUEUES
 
 
@@ -403,7 +399,7 @@ def test_e04_the_same_owner_never_waits_for_itself(home: Path, private_fd: int, 
         with pytest.raises(NestedTransactionError):
             _lock.RootLock(FS, fd, os.fsencode(home.parent / "link")).acquire(None, "me")
     finally:
-        os.close(fd)
+        FS.close(fd)
     assert lock.held
     lock.release()
     lock.acquire(0, "me")

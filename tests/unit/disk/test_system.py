@@ -393,16 +393,20 @@ def test_pid_and_ids() -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o027, 0o077])
-@pytest.mark.parametrize("proc", [True, False])
-def test_umask_is_read_and_never_set(umask: int, proc: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("without", ["nothing", "/proc", "/proc and O_TMPFILE"])
+def test_umask_is_read_and_never_set(umask: int, without: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Setting it to read it would open a window in which another thread's new files get the wrong mode."""
     before = os.umask(umask)
     try:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        if not proc:
+        if without != "nothing":
             monkeypatch.setattr(system, "open", _no_proc, raising=False)
+        if without == "/proc and O_TMPFILE":
+            monkeypatch.delattr(os, "O_TMPFILE")
         monkeypatch.setattr(os, "umask", None)
-        assert fs.umask() == umask
+        at = fs.open_dir(None, os.fsencode(tmp_path))
+        assert fs.umask(at, b".") == umask
+        fs.close(at)
         assert list(tmp_path.iterdir()) == []
     finally:
         monkeypatch.undo()

@@ -62,7 +62,7 @@ def test_system_calls_are_counted_and_traced_by_path(fs: SimFS) -> None:
     fs.close(fd)
     fs.rename(at, b"a", at, b"b")
     assert code_of(fs.unlink, at, b"a") == errno.ENOENT
-    fs.boot_id(), fs.random_id(), fs.pid(), fs.ids(), fs.umask(), fs.absolute(b"/sim")
+    fs.boot_id(), fs.random_id(), fs.pid(), fs.ids(), fs.umask(at, b""), fs.absolute(b"/sim")
     assert fs.calls == 6
     assert fs.trace == [
         "   1 open_dir /sim",
