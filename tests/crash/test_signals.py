@@ -6,8 +6,6 @@ import errno
 import os
 import shutil
 import signal
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -30,24 +28,6 @@ def _commit(root: Path, name: str, fs: FaultyFS) -> None:
 
 
 DEEP = bool(os.environ.get("TXFILES_DEEP"))
-
-
-@pytest.fixture(autouse=True)
-def _close_what_an_interrupt_lost() -> Iterator[None]:
-    """Between open(2) and the assignment an interrupt loses the number of a descriptor: nothing that holds a lock."""
-    before = _open_descriptors()
-    yield
-    for fd in _open_descriptors() - before:
-        os.close(fd)
-
-
-def _open_descriptors() -> set[int]:
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # the descriptor of the listing itself is gone
-            os.fstat(int(name))
-            found.add(int(name))
-    return found
 
 
 @pytest.mark.parametrize("gap", [None, 1, 2, 5], ids=["once", "next call", "two later", "five later"])

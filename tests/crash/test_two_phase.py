@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -170,24 +169,6 @@ WORK: dict[str, tuple[Setup, Work]] = {
     "commit": (prepare_mixed, commit_waiting),
     "roll back": (prepare_mixed, roll_back_waiting),
 }
-
-
-@pytest.fixture(autouse=True)
-def _close_what_an_interrupt_lost() -> Iterator[None]:
-    """Between open(2) and the assignment an interrupt loses the number of a descriptor: nothing that holds a lock."""
-    before = _open_descriptors()
-    yield
-    for fd in _open_descriptors() - before:
-        os.close(fd)
-
-
-def _open_descriptors() -> set[int]:
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # the descriptor of the listing itself is gone
-            os.fstat(int(name))
-            found.add(int(name))
-    return found
 
 
 class Place:

@@ -173,6 +173,8 @@ class KernelFS:
         return _open(at, name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC, mode)
 
     def close(self, fd: int) -> None:
+        if type(fd) is Closed:  # before an interrupt: by now the number may be that of another file
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         if isinstance(fd, Descriptor):
             fd.__class__ = Closed  # type: ignore[assignment]  # no `__del__` runs then, in which an interrupt is lost
         os.close(fd)
