@@ -31,9 +31,13 @@ maximum_signature_line_length = 88
 copybutton_prompt_text = r">>> |\.\.\. "  # is not copied, nor is the output of what begins with it
 copybutton_prompt_is_regexp = True
 
+pygments_dark_style = "github-dark"  # the default underlines modules as if they were links
 html_theme = "furo"
 html_title = f"txfiles {release}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_copyright = False
 
 # Pages of the repository that the site has, too.
 _ELSEWHERE = {"../README.md": "index.md", "../SECURITY.md": "security.md", "../CHANGELOG.md": "changelog.md"}
