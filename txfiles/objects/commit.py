@@ -274,7 +274,10 @@ class Committer:
                 entry = entry._replace(data=None, pack=pack.name, offset=pack.add(entry.data))
             changes[path] = entry
         reading = Reading(self._root.source, state, self._root.newest)
-        return replace(state, root=tree.update(reading, state.root, changes, pack), delta={})
+        root = tree.update(reading, state.root, changes, pack)
+        for offset, node, length in pack.nodes:
+            self._root.source.remember(pack.name, offset, node, length)
+        return replace(state, root=root, delta={})
 
     def _send(self, attempt: Attempt, leader: Ticket) -> None:
         try:

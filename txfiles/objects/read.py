@@ -71,6 +71,10 @@ class Source:
         self.cache: Cache = Cache()
         self.width = WIDTH
 
+    def remember(self, pack: str, offset: int, node: Node, length: int) -> None:
+        """A node of `length` bytes as stored."""
+        self.cache.put(pack, offset, node, 4 * length)
+
     def parts(self, wanted: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Parts of packs, each as (pack, offset, length). Raises `OSError`, `Missing`."""
         by_pack: dict[str, list[tuple[int, int]]] = {}
@@ -126,7 +130,7 @@ class Reading:
             parts = self._parts([(ref.pack, ref.offset, ref.length) for ref in missing])
             for ref, raw in zip(missing, parts, strict=True):
                 found[ref] = node = tree.decode(raw, ref, f"pack/{ref.pack}")
-                cache.put(ref.pack, ref.offset, node, 4 * ref.length)
+                self.source.remember(ref.pack, ref.offset, node, ref.length)
         return [found[ref] for ref in refs]
 
     def _parts(self, wanted: list[tuple[str, int, int]]) -> list[bytes]:

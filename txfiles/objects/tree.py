@@ -51,12 +51,13 @@ class Nodes(Protocol):
 
 
 class Pack:
-    """The bytes of a pack that is being made."""
+    """The bytes of a pack that is being made, and the nodes in them, each with its offset and size."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.size: int = 0
         self.pieces: list[bytes] = []
+        self.nodes: list[tuple[int, Node, int]] = []
 
     def add(self, data: bytes) -> int:
         """Append; returns the offset."""
@@ -288,7 +289,9 @@ def _write(piece: _Piece, pack: Pack) -> Ref:
         packs = [ref.oldest for ref in node.refs]
         files = sum(ref.files for ref in node.refs)
     oldest = min([_state.seq_of(pack.name), *packs])
-    return Ref(pack.name, pack.add(raw), len(raw), checksum(raw), oldest, files)
+    offset = pack.add(raw)
+    pack.nodes.append((offset, node, len(raw)))
+    return Ref(pack.name, offset, len(raw), checksum(raw), oldest, files)
 
 
 # -- which packs a tree refers to -------------------------------------------------------------------------------
