@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from benchmarks import compare, count, crowd, modes, place, plot, report
+from benchmarks import compare, count, crowd, modes, place, plot, report, updates
 from benchmarks.competitors import MEANING, SAVES
 from benchmarks.rounds import Result
 
@@ -19,6 +19,7 @@ MODES = {
     "snapshot": "a snapshot of 4 files, beside opening and reading them",
     "writers": "1, 2, 4 and 8 processes that commit to one root",
     "readers": "2 processes that read 4 files beside one that replaces them",
+    "updates": "8 and 64 threads and 200 tasks that share commits, beside one by one and SQLite",
     "recovery": "10,000 replaces that a kill left pending, beside the apply that recovery finishes",
     "opening": "CPU time of opening a root of 10 files and of 100,000",
     "import": "the import, and a commit with it, in a new interpreter",
@@ -46,6 +47,8 @@ def results(mode: str, base: Path, options: argparse.Namespace) -> Iterator[Resu
             yield crowd.writers(base, counts=counts, duration=options.seconds, rounds=max(1, rounds // 15))
         case "readers":
             yield crowd.readers(base, duration=options.seconds, rounds=max(1, rounds // 15))
+        case "updates":
+            yield updates.updates(base, duration=options.seconds, rounds=max(1, rounds // 15))
         case "recovery":
             yield modes.recovery(base, files=options.pending, rounds=max(1, rounds // 8))
         case "opening":
@@ -127,7 +130,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--rounds", type=int, default=60, help="of a short mode; longer ones have fewer (default 60)")
     command.add_argument("--shapes", default=SHAPES, help=f"of `save`, FILESxBYTES (default {SHAPES})")
     command.add_argument("--sizes", default=SIZES, help=f"of `stream`, in bytes (default {SIZES})")
-    command.add_argument("--seconds", type=float, default=2.0, help="of each turn of `writers`, `readers` (default 2)")
+    command.add_argument(
+        "--seconds", type=float, default=2.0, help="of each turn of `writers`, `readers`, `updates` (default 2)"
+    )
     command.add_argument("--processes", default="1,2,4,8", help="that write together (default 1,2,4,8)")
     command.add_argument("--pending", type=int, default=10_000, help="replaces that are recovered (default 10000)")
     command.add_argument("--tree", type=int, default=100_000, help="files of the root that is opened (default 100000)")

@@ -97,12 +97,25 @@ def verdicts(results: Iterable[Result]) -> list[Verdict]:
             out.append(Verdict("opening, 100,000 files / 10 files", many / few, 1.1))
         elif mode == "stream" and int(result.case.split()[0]) >= 64 << 20:
             out.append(Verdict(f"stream, {result.case}: MiB of memory", result.facts["txfiles"]["peak_memory_MiB"], 16))
+        elif mode == "updates":
+            out += _updates(result)
         elif mode == "writers":
             for label, facts in result.facts.items():
                 name, count = label.split()
                 if name == "txfiles" and count != "1":
                     out.append(Verdict(f"writers, one alone / {count} together", 1 / facts["of_one_writer"], 1.25))
                     out.append(Verdict(f"writers, {count}: fastest / slowest", facts["fastest_over_slowest"], 3))
+    return out
+
+
+def _updates(result: Result) -> list[Verdict]:
+    ratios = [("group 8", "sqlite-wal 8", 1 / 2), ("group 64", "sqlite-wal 64", 1 / 3), ("group 8", "alone 8", 1 / 4)]
+    out = [Verdict(f"updates: {ours} / {other}", result.ratio(ours, other), limit) for ours, other, limit in ratios]
+    for label, facts in result.facts.items():
+        if label.split()[0] in ("group", "tasks"):
+            out.append(Verdict(f"updates, {label}: fastest / slowest", facts["fastest_over_slowest"], 3))
+        if label == "tasks 200":
+            out.append(Verdict("updates, 200 tasks: ms for each", result.median(label) * 1e3, 2))
     return out
 
 

@@ -28,12 +28,13 @@ from txfiles.transaction import FileTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
-    from contextlib import AbstractAsyncContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from types import TracebackType
 
     from txfiles._calls.content import Data
     from txfiles._calls.opening import BinaryMode, TextMode
     from txfiles._calls.plan import Plan
+    from txfiles._calls.session import Callback
     from txfiles._calls.settings import Unset
     from txfiles._commit.home import Home
     from txfiles._disk.lock import Lock, Owner
@@ -161,7 +162,7 @@ class AsyncFileTransaction:
         if self._turn is not None or self._tx is not None:
             raise TransactionClosedError("the transaction has begun already; make a new one")
         until = None if self._timeout is None else time.monotonic() + self._timeout
-        owner = this_task()
+        owner = self._owner = this_task()
         turn = self._turn = turn_at(self._root)
         try:
             await turn.take(owner, self._timeout)
@@ -467,20 +468,33 @@ class AsyncFileTransaction:
 
         Raises `TransactionClosedError` while another task is in a savepoint of the transaction.
         """
-        return _Savepoint(self._serving()[0], self._savepoints)
+        return _Savepoint(self._serving()[0], self._savepoints, ServedTransaction.savepoint)
+
+    def _take_callbacks(self) -> list[Callback]:
+        return [] if self._tx is None else self._tx._take_callbacks()
+
+    def _part(self) -> AbstractAsyncContextManager[None]:
+        """As in `FileTransaction`."""
+        return _Savepoint(self._serving()[0], self._savepoints, ServedTransaction._part)
 
 
 class _Savepoint:  # no generator: the finalizer of one needs the event loop
-    def __init__(self, worker: Worker[ServedTransaction], stack: list[Owner]) -> None:
+    def __init__(
+        self,
+        worker: Worker[ServedTransaction],
+        stack: list[Owner],
+        make: Callable[[ServedTransaction], AbstractContextManager[None]],
+    ) -> None:
         self._worker = worker
         self._stack = stack
+        self._make = make
 
     async def __aenter__(self) -> None:
         owner = this_task()
         if self._stack and self._stack[-1] != owner:
             raise TransactionClosedError("another task is in a savepoint of this transaction")
         self._stack.append(owner)
-        entering = Job(self._worker.enter_savepoint)
+        entering = Job(partial(self._worker.enter_savepoint, self._make))
         try:
             await run(self._worker, entering)
         except BaseException as error:
@@ -506,18 +520,20 @@ class _Savepoint:  # no generator: the finalizer of one needs the event loop
             await run(self._worker, job)
 
 
-async def update(
-    begin: Callable[[], AsyncFileTransaction],
-    change: Callable[[AsyncFileTransaction], Awaitable[T]],
-    pauses: Iterable[float],
-) -> T:
+async def update(once: Callable[[], Awaitable[T]], pauses: Iterable[float]) -> T:
     """`FileStore.async_update`, trying again after each of the pauses."""
     for pause in pauses:
         try:
-            async with begin() as tx:
-                return await change(tx)
+            return await once()
         except ConflictError:
             await asyncio.sleep(pause)
+    return await once()
+
+
+async def update_once(
+    begin: Callable[[], AsyncFileTransaction], change: Callable[[AsyncFileTransaction], Awaitable[T]]
+) -> T:
+    """A transaction for the one change."""
     async with begin() as tx:
         return await change(tx)
 

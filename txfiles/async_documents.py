@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from txfiles._documents.members import Staged
 from txfiles._documents.patterns import asides
 from txfiles.documents import Documents, tell_moved
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from txfiles._documents.document import AnyCodec
     from txfiles._format.journal import Durability
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from txfiles.store import FileStore
 
 __all__ = ["AsyncCollection", "AsyncDocuments", "AsyncMembers"]
+
+T = TypeVar("T")
 
 
 class AsyncDocuments:
@@ -75,16 +77,31 @@ class AsyncDocuments:
     @asynccontextmanager
     async def edit(self) -> AsyncIterator[dict[str, Any]]:
         """As `Documents.edit`, for `async with`; an open set of documents is an `AsyncMembers`."""
-        async with self.store.async_transaction() as tx:
-            files = {name: await _read(tx, kind.file) for name, kind in self._family.single.items()}
-            documents, _ = await asyncio.to_thread(self._family.read, files)
-            sets = {name: AsyncMembers(tx, staged) for name, staged in self._family.staged().items()}
-            given = self._family.ordered({**documents, **sets})
+        async with self.store.async_transaction() as tx, self._edited(tx) as given:
             yield given
-            for path, data in list(self._family.changes(given, files, sets)):
-                await tx.write(path, data)
-            for members in sets.values():
-                await members._stage()
+
+    async def update(
+        self, change: Callable[[dict[str, Any]], Awaitable[T]], *, retries: int = 10, group: bool = False
+    ) -> T:
+        """As `Documents.update`, with a coroutine function."""
+
+        async def run(tx: AsyncFileTransaction) -> T:
+            async with self._edited(tx) as given:
+                return await change(given)
+
+        return await self.store.async_update(run, retries=retries, group=group)
+
+    @asynccontextmanager
+    async def _edited(self, tx: AsyncFileTransaction) -> AsyncIterator[dict[str, Any]]:
+        files = {name: await _read(tx, kind.file) for name, kind in self._family.single.items()}
+        documents, _ = await asyncio.to_thread(self._family.read, files)
+        sets = {name: AsyncMembers(tx, staged) for name, staged in self._family.staged().items()}
+        given = self._family.ordered({**documents, **sets})
+        yield given
+        for path, data in list(self._family.changes(given, files, sets)):
+            await tx.write(path, data)
+        for members in sets.values():
+            await members._stage()
 
     def collection(self, name: str) -> AsyncCollection:
         """As `Documents.collection`."""

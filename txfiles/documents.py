@@ -14,7 +14,7 @@ from txfiles._documents.family import Family
 from txfiles._documents.members import Staged
 from txfiles._documents.patterns import asides
 from txfiles.errors import SnapshotExpiredError
-from txfiles.store import FileStore
+from txfiles.store import FileStore, called
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -134,16 +134,36 @@ class Documents:
         no longer equal to what was read are replaced, all at once. An exception in the block changes nothing, nor does
         a damaged file: it raises `DocumentError` at the beginning, or where it is read from a set.
         """
-        with self._store.transaction() as tx:
-            files = self._files(tx)
-            documents, _ = self._family.read(files)
-            sets = {name: Members(tx, staged) for name, staged in self._family.staged().items()}
-            given = self._family.ordered({**documents, **sets})
+        with self._store.transaction() as tx, self._edited(tx) as given:
             yield given
-            for path, data in self._family.changes(given, files, sets):
-                tx.write(path, data)
-            for members in sets.values():
-                members._stage()
+
+    def update(self, change: Callable[[dict[str, Any]], T], *, retries: int = 10, group: bool = False) -> T:
+        """`edit` around `change(documents)`, with the arguments and errors of `FileStore.update`; its value.
+
+        >>> def hear(d):
+        ...     d["messages"].append("hello")
+        ...     return len(d["messages"])
+        >>> JsonDocuments(root, {"messages": []}).update(hear, group=True)
+        1
+        """
+
+        def run(tx: FileTransaction) -> T:
+            with self._edited(tx) as given:
+                return called(change, given)
+
+        return self._store.update(run, retries=retries, group=group)
+
+    @contextmanager
+    def _edited(self, tx: FileTransaction) -> Iterator[dict[str, Any]]:
+        files = self._files(tx)
+        documents, _ = self._family.read(files)
+        sets = {name: Members(tx, staged) for name, staged in self._family.staged().items()}
+        given = self._family.ordered({**documents, **sets})
+        yield given
+        for path, data in self._family.changes(given, files, sets):
+            tx.write(path, data)
+        for members in sets.values():
+            members._stage()
 
     def collection(self, name: str) -> Collection:
         """The open set of documents of that name. Raises `ValueError`."""

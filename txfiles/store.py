@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from txfiles import recovery
@@ -35,6 +36,7 @@ _BACK_OFF_MAX = 1.0
 _LOOK = 0.001
 _LOOK_MAX = 0.05
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -102,7 +104,7 @@ class FileStore:
         fs, root, durable = system.current(), paths.encode(self._root), self._durability == "full"
         return Snapshot(fs, root, names, self._timeout, durable=durable, create=self._create)
 
-    def update(self, change: Callable[[FileTransaction], T], *, retries: int = 10) -> T:
+    def update(self, change: Callable[[FileTransaction], T], *, retries: int = 10, group: bool = False) -> T:
         """Run `change(tx)` in a transaction, commit, and return its value; after a `ConflictError` do it again.
 
         So `change` may run several times and must do nothing but through `tx`. It reads and writes under the lock: a
@@ -115,26 +117,44 @@ class FileStore:
         >>> store.update(increment)
         1
 
+        With `group`, those who wait for one another in this process share one transaction and its commit: at most 64,
+        in the order in which they came, none waiting for more to come. Each sees what those before it have staged.
+        What one raises undoes what it has staged, and reaches its caller alone; an error of the commit reaches all.
+        `change` may run in another thread that waits with it, with the context variables of its caller; it cannot end
+        the transaction itself. Nobody returns before the commit has.
+
+        >>> store.update(increment, group=True)
+        2
+
         Args:
-            change: is given a new transaction that has begun.
+            change: is given a transaction that has begun.
             retries: how many more times it is tried, after random pauses that grow from 10 ms to 1 s.
+            group: whether the commit may be shared.
 
         Raises the last `ConflictError`, and at once what else `change`, `begin` and `commit` raise.
         """
+        once = self._update_in_group if group else self._update_once
         for pause in _pauses(retries):
             try:
-                return self._update_once(change)
+                return once(change)
             except ConflictError:
                 time.sleep(pause)
-        return self._update_once(change)
+        return once(change)
 
     def _update_once(self, change: Callable[[FileTransaction], T]) -> T:
         with self.transaction() as tx:
-            value = change(tx)
-            if isinstance(value, Coroutine):
-                value.close()
-                raise TypeError("a coroutine function cannot be run here, async_update does it")
-            return value
+            return called(change, tx)
+
+    def _update_in_group(self, change: Callable[[FileTransaction], T]) -> T:
+        from txfiles._groups.threads import gathering_of
+
+        make = partial(FileTransaction, self._root, durability=self._durability, create=self._create)
+        gathering = gathering_of(self._settings, lambda left: make(timeout=left), self._root, self._timeout)
+        return gathering.run(partial(called, change))
+
+    @property
+    def _settings(self) -> tuple[object, ...]:
+        return self._root, self._durability, self._timeout, self._create
 
     def state_version(self) -> str:
         """The version of the committed state: an opaque string that changes with every commit, and with nothing else.
@@ -199,16 +219,28 @@ class FileStore:
 
         return AsyncSnapshot(self.snapshot(*names))
 
-    async def async_update(self, change: Callable[[AsyncFileTransaction], Awaitable[T]], *, retries: int = 10) -> T:
+    async def async_update(
+        self, change: Callable[[AsyncFileTransaction], Awaitable[T]], *, retries: int = 10, group: bool = False
+    ) -> T:
         """`update` for asyncio, with a coroutine function.
+
+        With `group`, the tasks of one event loop share a commit. Each runs `change` itself; who is cancelled meanwhile
+        leaves alone, and what it has staged is undone, unless the commit has begun: that comes to its end first.
 
         >>> async def increment(tx):
         ...     await tx.write("count", str(int(await tx.read("count")) + 1))
         >>> asyncio.run(store.async_update(increment))
         """
-        from txfiles.aio import update
+        from txfiles.aio import AsyncFileTransaction, update, update_once
 
-        return await update(self.async_transaction, change, _pauses(retries))
+        if not group:
+            return await update(lambda: update_once(self.async_transaction, change), _pauses(retries))
+
+        from txfiles._groups.tasks import gathering_of
+
+        make = partial(AsyncFileTransaction, self._root, durability=self._durability, create=self._create)
+        gathering = gathering_of(self._settings, lambda left: make(timeout=left), self._root, self._timeout)
+        return await update(lambda: gathering.run(change), _pauses(retries))
 
     async def async_wait_for_change(self, since: str, timeout: float | None = None) -> str:
         """`wait_for_change` for asyncio. Tasks that wait hold no thread."""
@@ -228,6 +260,15 @@ class FileStore:
         if self._is_missing():
             return recovery.StoreStatus(is_root=False)
         return recovery.status(self._root)
+
+
+def called(change: Callable[[A], T], argument: A) -> T:
+    """Its value; raises `TypeError` for a coroutine function."""
+    value = change(argument)
+    if isinstance(value, Coroutine):
+        value.close()
+        raise TypeError("a coroutine function cannot be run here, async_update does it")
+    return value
 
 
 def _pauses(retries: int) -> Iterator[float]:

@@ -161,6 +161,8 @@ class FileTransaction(Changing):
             self._decide(two_phase.roll_back, "before")
             return
         self._require_open()
+        if self._in_part:
+            raise TransactionClosedError("others share the transaction: an exception undoes what is yours")
         self._end(discard=True)
 
     def _finish(self, end: Callable[[], None], why: BaseException | None = None) -> None:

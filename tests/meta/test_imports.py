@@ -33,6 +33,10 @@ LAYERS = """
     async_documents
     documents
     store
+
+    _groups.tasks  _groups.threads
+    _groups.update
+
     aio
     prepared
     recovery  snapshot  transaction
@@ -100,11 +104,12 @@ DOORS = {
     "_format": {"digest", "journal", "json", "layout", "paths"},
     "_disk": {"lock", "metadata", "rounds", "system"},
     "_tree": {"facts", "staging", "streams", "subtrees", "tokens", "tree", "view"},
-    "_calls": {"changing", "content", "opening", "plan", "settings"},
+    "_calls": {"changing", "content", "opening", "plan", "session", "settings"},
     "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
     "_documents": {"codecs", "document", "family", "members", "patterns"},
     "_reading": {"lookout", "nothing", "question", "reader"},
     "objects": {"collect", "read", "root", "tags"},
+    "_groups": {"tasks", "threads"},
     "_asyncio": {"file", "snapshot", "tasks", "worker"},
 }
 
@@ -126,7 +131,14 @@ ONLY_IN = {
     "filelock": {"_disk.lock"},
     "orjson": {"_format.json", "_format.journal", "objects.state", "objects.tree"},
     "obstore": {"objects.requests"},
-    "asyncio": {"aio", "async_documents", "_asyncio.file", "_asyncio.snapshot", "_asyncio.tasks"},
+    "asyncio": {
+        "_asyncio.file",
+        "_asyncio.snapshot",
+        "_asyncio.tasks",
+        "_groups.tasks",
+        "aio",
+        "async_documents",
+    },
     "argparse": {"_cli.look", "_cli.options", "_cli.put", "_cli.sync", "cli", "testing"},
     "fsspec": {"integrations"},
     "transaction": {"integrations"},

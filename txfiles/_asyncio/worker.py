@@ -28,7 +28,6 @@ class Served(Protocol):
     def begin(self) -> object: ...
     def stop_waiting(self) -> None: ...
     def leave(self) -> None: ...
-    def savepoint(self) -> AbstractContextManager[None]: ...
 
 
 S = TypeVar("S", bound=Served)
@@ -170,9 +169,9 @@ class Worker(Generic[S]):
             self._files.remove(file)
             file.__exit__(None if error is None else type(error), error, None)
 
-    def enter_savepoint(self) -> None:
+    def enter_savepoint(self, make: Callable[[S], AbstractContextManager[None]]) -> None:
         assert self.tx is not None
-        savepoint = self.tx.savepoint()
+        savepoint = make(self.tx)
         savepoint.__enter__()
         self._savepoints.append(savepoint)
 

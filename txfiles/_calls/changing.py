@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from txfiles._calls.content import chunks_of
 from txfiles._calls.opening import Opening, check_mode
 from txfiles._calls.plan import Plan, change_of
+from txfiles._calls.session import still_open
 from txfiles._calls.settings import UNSET, Unset
 from txfiles._format import json, paths
 from txfiles._tree import subtrees
@@ -216,6 +217,20 @@ class Changing(Opening):
             except BaseException:
                 self._undo_callbacks(mark)
                 raise
+
+    @contextmanager
+    def _part(self) -> Iterator[None]:
+        """A savepoint for one of several callers who share the transaction: nothing of it goes beyond its end."""
+        self._in_part = True
+        try:
+            with self.savepoint():
+                yield
+                if self._writing:
+                    raise still_open(min(self._writing))
+        finally:
+            self._in_part = False
+            for discard in list(self._writing.values()):
+                discard()
 
     def plan(self) -> Plan:
         """What a commit would change now, and nothing else; nothing is changed by asking.

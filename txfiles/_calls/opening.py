@@ -108,22 +108,23 @@ class Opening(Reading):
                 writer.close()
                 return
             with self._mutex:
-                self._writing.discard(shown)
+                is_open = self._writing.get(shown) is discard
                 try:
-                    if self._state == "open":
+                    if is_open and self._state == "open":
                         with staging.step():
                             if form.how == "x":
                                 staging.expect_nothing(place.path)
                             self._put(staging, staging.place(place.path), writer, permissions)
                 finally:
-                    writer.discard()
+                    discard()
 
         def discard() -> None:
             if not is_mine():
                 writer.close()
                 return
             with self._mutex:
-                self._writing.discard(shown)
+                if self._writing.get(shown) is discard:
+                    del self._writing[shown]
                 writer.discard()
 
         try:
@@ -136,7 +137,7 @@ class Opening(Reading):
         except BaseException:
             writer.discard()
             raise
-        self._writing.add(shown)
+        self._writing[shown] = discard
         return file
 
     def _target(self, staging: Staging, path: AnyPath) -> Place:

@@ -30,12 +30,13 @@ class Session:
     _staging: Staging
     _tokens: Tokens
     _outcome: Outcome = "before"
+    _in_part = False
 
     def __init__(self, root: bytes) -> None:
         self._fs = system.current()
         self._root = root
         self._mutex = threading.RLock()
-        self._writing: set[str] = set()
+        self._writing: dict[str, Callable[[], None]] = {}  # how to discard what is open for writing
         self._pid = -1
         self._callbacks: list[Callback] = []
 
@@ -77,21 +78,11 @@ class Session:
         """REQUIRES: the transaction has ended; otherwise nothing is called."""
         if self._state != "ended":
             return
+        call_back(self._take_callbacks(), self._outcome, failure)
+
+    def _take_callbacks(self) -> list[Callback]:
         callbacks, self._callbacks = self._callbacks, []
-        raised: BaseException | None = failure
-        for call, when in callbacks:
-            if self._outcome == "unknown" or when not in (self._outcome, "any"):
-                continue
-            try:
-                call()
-            except Exception as error:
-                if raised is not None:
-                    raised.add_note(f"txfiles: a callback raised {error!r}")
-                else:
-                    raised = error
-                    error.add_note(f"txfiles: raised by a callback of a transaction whose outcome is {self._outcome!r}")
-        if failure is None and raised is not None:
-            raise raised
+        return callbacks
 
     def _call(self) -> Call:
         return Call(self)
@@ -111,9 +102,30 @@ class Session:
 
     def _refuse_open_files(self) -> None:
         if self._writing:
-            path = min(self._writing)
             self._tokens.remove_all()
-            raise CommitError(f"nothing was changed: {path!r} is still open for writing", path=path)
+            raise still_open(min(self._writing))
+
+
+def call_back(callbacks: list[Callback], outcome: Outcome, failure: BaseException | None) -> None:
+    """Call those that wait for this outcome; raises what the first raised, if nothing else is raised anyway."""
+    raised: BaseException | None = failure
+    for call, when in callbacks:
+        if outcome == "unknown" or when not in (outcome, "any"):
+            continue
+        try:
+            call()
+        except Exception as error:
+            if raised is not None:
+                raised.add_note(f"txfiles: a callback raised {error!r}")
+            else:
+                raised = error
+                error.add_note(f"txfiles: raised by a callback of a transaction whose outcome is {outcome!r}")
+    if failure is None and raised is not None:
+        raise raised
+
+
+def still_open(path: str) -> CommitError:
+    return CommitError(f"nothing was changed: {path!r} is still open for writing", path=path)
 
 
 class Call:

@@ -70,6 +70,10 @@ class Owner:
             or (self._task is not None and self._task == other._task)
         )
 
+    def become(self, other: Owner) -> None:
+        """From here on it is the other one who would wait for itself."""
+        self._thread, self._task = other._thread, other._task
+
     def leave(self) -> None:
         """From here on nobody is this owner."""
         self._thread = self._task = None
@@ -125,6 +129,18 @@ def is_locked(fs: FileSystem, private_fd: int) -> bool:
         raise
     finally:
         release(fs, fd)
+
+
+def refuse_nested(fs: FileSystem, root: bytes, owner: object) -> None:
+    """Raise `NestedTransactionError` where the owner already has or awaits the lock of this root in this process."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        private = fs.stat(None, b"/".join((root.rstrip(b"/"), PRIVATE)))
+        with _mutex:
+            queue = _queues.get((private.st_dev, private.st_ino), _no_queue)
+            nested = any(ticket.owner == owner for ticket in queue.tickets)
+        if nested:
+            shown = decode(root)
+            raise NestedTransactionError(f"this thread or task already has a transaction on {shown!r}", path=shown)
 
 
 class RootLock:

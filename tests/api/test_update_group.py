@@ -1,0 +1,462 @@
+"""`FileStore.update(group=True)`: threads that wait for one another share a commit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import errno
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.boundary import nth_call, tree
+from tests.support.procs import child
+from txfiles import AsyncDocuments, FileStore, FileTransaction, JsonDocuments
+from txfiles._commit.home import Home
+from txfiles._commit.inventory import read_head
+from txfiles._disk import system
+from txfiles._format.journal import Durability
+from txfiles._groups import threads
+from txfiles._groups.update import AT_MOST
+from txfiles.errors import (
+    CommitError,
+    ConflictError,
+    LockTimeoutError,
+    NestedTransactionError,
+    TransactionClosedError,
+)
+
+Change = Callable[[FileTransaction], Any]
+
+
+@pytest.fixture
+def store(root: Path) -> FileStore:
+    store = FileStore(root, durability="process", timeout=60)
+    with store.transaction():
+        pass  # so that there is a private directory
+    return store
+
+
+def commits(store: FileStore) -> int:
+    home = Home.find(system.current(), store.root.encode())
+    assert home is not None
+    try:
+        head = read_head(home)
+        return 0 if head is None else head.seq
+    finally:
+        home.close()
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def waiting() -> int:
+    return sum(len(gathering._waiting) for gathering in list(threads._gatherings.values()))
+
+
+class Callers:
+    """Threads that update together: all of them wait before the first of them has the lock."""
+
+    def __init__(self, store: FileStore) -> None:
+        self.store = store
+        self.results: dict[str, Any] = {}
+        self.threads: list[threading.Thread] = []
+
+    def add(self, name: str, change: Change, *, after: Callable[[], object] = lambda: None, **options: Any) -> None:
+        """One more, which is in the queue when this returns."""
+
+        def call() -> None:
+            after()
+            try:
+                self.results[name] = self.store.update(change, group=True, **options)
+            except BaseException as error:
+                self.results[name] = error
+
+        before = waiting()
+        self.threads.append(threading.Thread(target=call, name=name))
+        self.threads[-1].start()
+        until(lambda: waiting() > before)
+
+    def together(self, **changes: Change) -> dict[str, Any]:
+        with self.store.transaction():
+            for name, change in changes.items():
+                self.add(name, change)
+        return self.join()
+
+    def join(self) -> dict[str, Any]:
+        for thread in self.threads:
+            thread.join()
+        return self.results
+
+
+def write(name: str, text: str = "1") -> Change:
+    return lambda tx: tx.write(name, text)
+
+
+def test_one_alone_is_a_group(root: Path, store: FileStore) -> None:
+    def change(tx: FileTransaction) -> int:
+        tx.write("a", "1")
+        return 42
+
+    assert store.update(change, group=True) == 42
+    assert tree(root) == {"a": b"1"}
+    assert commits(store) == 1
+
+
+@pytest.mark.parametrize("durability", ["full", "process"])
+def test_those_who_wait_share_a_commit_in_their_order(root: Path, durability: Durability) -> None:
+    store = FileStore(root, durability=durability, timeout=60)
+
+    def append(letter: str) -> Change:
+        def change(tx: FileTransaction) -> str:
+            text = (tx.read_text("log") if tx.exists("log") else "") + letter
+            tx.write("log", text)
+            return text
+
+        return change
+
+    results = Callers(store).together(**{letter: append(letter) for letter in "abcdefg"})
+    assert results == {"abcdefg"[n]: "abcdefg"[: n + 1] for n in range(7)}
+    assert tree(root) == {"log": b"abcdefg"}
+    assert commits(store) == 1
+
+
+def test_a_group_is_at_most_64(store: FileStore) -> None:
+    results = Callers(store).together(**{str(n): write(str(n)) for n in range(AT_MOST + 3)})
+    assert set(results.values()) == {None}
+    assert commits(store) == 2
+
+
+def test_those_who_come_during_a_commit_are_the_next_group(store: FileStore) -> None:
+    callers = Callers(store)
+
+    def others() -> None:
+        for name in "bcd":
+            callers.add(name, write(name))
+
+    fs: Any = nth_call("rename", 1, others)
+    with system.use(fs):
+        store.update(write("a"), group=True)
+        assert callers.join() == {"b": None, "c": None, "d": None}
+    assert commits(store) == 2
+
+
+def test_an_exception_undoes_its_own_part_and_reaches_its_own_caller(root: Path, store: FileStore) -> None:
+    def fail(tx: FileTransaction) -> None:
+        tx.write("a", "lost")
+        tx.write("b", "lost")
+        raise KeyError("mine")
+
+    def close(tx: FileTransaction) -> None:
+        tx.write("b", "2")
+
+    results = Callers(store).together(one=write("a"), fails=fail, two=close)
+    assert isinstance(results.pop("fails"), KeyError)
+    assert results == {"one": None, "two": None}
+    assert tree(root) == {"a": b"1", "b": b"2"}
+    assert commits(store) == 1
+
+
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, KeyboardInterrupt])
+def test_in_a_thread_what_is_no_exception_is_the_callers_own_too(
+    root: Path, store: FileStore, kind: type[BaseException]
+) -> None:
+    def leave(tx: FileTransaction) -> None:
+        tx.write("b", "lost")
+        raise kind
+
+    results = Callers(store).together(one=write("a"), leaves=leave, two=write("c"))
+    assert type(results.pop("leaves")) is kind
+    assert results == {"one": None, "two": None}
+    assert tree(root) == {"a": b"1", "c": b"1"}
+
+
+def test_a_failed_commit_reaches_all_each_with_an_error_of_its_own(root: Path, store: FileStore) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    fs: Any = nth_call("rename", 1, full)
+    with system.use(fs):
+        results = Callers(store).together(one=write("a"), two=write("b"), own=lambda tx: 1 / 0, three=write("c"))
+    assert isinstance(results.pop("own"), ZeroDivisionError)
+    errors = list(results.values())
+    assert [type(error) for error in errors] == [CommitError] * 3
+    assert len(set(map(id, errors))) == 3
+    assert tree(root) == {}
+
+
+def test_the_value_of_who_has_committed_is_not_lost_to_one_who_conflicts(root: Path, store: FileStore) -> None:
+    attempts: list[int] = []
+
+    def conflicts(tx: FileTransaction) -> str:
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise ConflictError("again")
+        tx.write("b", "2")
+        return "at last"
+
+    results = Callers(store).together(one=write("a"), two=conflicts)
+    assert results == {"one": None, "two": "at last"}
+    assert tree(root) == {"a": b"1", "b": b"2"}
+
+
+def test_a_function_runs_in_the_context_of_its_caller(store: FileStore) -> None:
+    who: contextvars.ContextVar[str] = contextvars.ContextVar("who")
+    callers = Callers(store)
+    with store.transaction():
+        for name in "abc":
+            callers.add(name, lambda tx: who.get(), after=lambda name=name: who.set(name))  # type: ignore[misc]
+    assert callers.join() == {"a": "a", "b": "b", "c": "c"}
+
+
+def test_callbacks_are_their_callers_own(store: FileStore) -> None:
+    called: list[tuple[str, str]] = []
+
+    def named(name: str) -> Change:
+        def change(tx: FileTransaction) -> None:
+            tx.write(name, "1")
+            tx.on_commit(lambda: called.append((name, threading.current_thread().name)))
+            tx.on_rollback(lambda: called.append(("no " + name, threading.current_thread().name)))
+            if name == "b":
+                raise KeyError
+            if name == "c":
+                tx.on_commit(lambda: 1 / 0)
+
+        return change
+
+    results = Callers(store).together(**{name: named(name) for name in "abcd"})
+    assert [type(results[name]) for name in "abcd"] == [type(None), KeyError, ZeroDivisionError, type(None)]
+    assert sorted(called) == [("a", "a"), ("c", "c"), ("d", "d"), ("no b", "b")]
+
+
+def test_a_file_left_open_is_its_callers_own_fault(root: Path, store: FileStore) -> None:
+    left: list[Any] = []
+
+    def leave_open(tx: FileTransaction) -> None:
+        left.append(tx.open("b", "w"))
+        left[0].write("lost")
+
+    def close_it(tx: FileTransaction) -> None:
+        with pytest.raises(OSError, match="descriptor"):
+            left[0].close()
+        tx.write("c", "1")
+
+    results = Callers(store).together(one=write("a"), leaves=leave_open, two=close_it)
+    assert isinstance(results.pop("leaves"), CommitError)
+    assert results == {"one": None, "two": None}
+    assert tree(root) == {"a": b"1", "c": b"1"}
+
+
+@pytest.mark.parametrize("end", [FileTransaction.rollback, FileTransaction.commit, FileTransaction.prepare])
+def test_nobody_ends_what_others_share(root: Path, store: FileStore, end: Change) -> None:
+    results = Callers(store).together(one=write("a"), ends=end, two=write("b"))
+    assert isinstance(results.pop("ends"), TransactionClosedError)
+    assert results == {"one": None, "two": None}
+    assert tree(root) == {"a": b"1", "b": b"1"}
+
+
+def test_a_coroutine_function_is_refused(store: FileStore) -> None:
+    async def change(tx: FileTransaction) -> None:
+        tx.write("a", "never")
+
+    update: Any = store.update
+    with pytest.raises(TypeError, match="async_update"):
+        update(change, group=True)
+
+
+def test_nested_updates_are_refused_at_once(root: Path, store: FileStore) -> None:
+    def nested(tx: FileTransaction) -> None:
+        tx.write("a", "1")
+        with pytest.raises(NestedTransactionError):
+            store.update(write("b"), group=True)
+
+    store.update(nested, group=True)
+    with store.transaction(), pytest.raises(NestedTransactionError):
+        store.update(write("c"), group=True)
+    callers = Callers(store)
+    with store.transaction():
+        callers.add("other", write("d"))
+        with pytest.raises(NestedTransactionError):
+            store.update(write("c"), group=True)  # behind another who waits for this very thread
+    assert callers.join() == {"other": None}
+    assert tree(root) == {"a": b"1", "d": b"1"}
+
+
+def test_who_waits_too_long_leaves_alone(root: Path) -> None:
+    """Behind a function that takes its time, in a group that has begun already."""
+    store = FileStore(root, durability="process", timeout=0.2)
+    running, go_on = threading.Event(), threading.Event()
+
+    def slow(tx: FileTransaction) -> None:
+        running.set()
+        go_on.wait()
+        tx.write("a", "1")
+
+    callers = Callers(store)
+    with store.transaction():
+        callers.add("slow", slow)
+    running.wait()
+    with pytest.raises(LockTimeoutError, match=r"waited 0\.2 s"):
+        store.update(write("b"), group=True)
+    go_on.set()
+    assert callers.join() == {"slow": None}
+    assert tree(root) == {"a": b"1"}
+
+
+def test_ctrl_c_in_the_leader_stops_the_leader_alone(root: Path, store: FileStore) -> None:
+    """Also in the function of another; those whose work is undone with it are led by the next one."""
+    callers, holds, runs = Callers(store), threading.Event(), list[str]()
+
+    def interrupted_once(tx: FileTransaction) -> None:
+        runs.append(threading.current_thread().name)
+        tx.write("b", "1")
+        if len(runs) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    def others() -> None:
+        with store.transaction():
+            holds.set()
+            until(lambda: waiting() == 1)
+            callers.add("b", interrupted_once)
+            callers.add("c", write("c"))
+
+    helper = threading.Thread(target=others)
+    helper.start()
+    holds.wait()
+    with pytest.raises(KeyboardInterrupt):
+        store.update(write("a"), group=True)
+    helper.join()
+    assert callers.join() == {"b": None, "c": None}
+    assert runs == ["MainThread", "b"]
+    assert tree(root) == {"b": b"1", "c": b"1"}
+
+
+def test_ctrl_c_while_waiting_leaves_alone(root: Path, store: FileStore) -> None:
+    running, go_on = threading.Event(), threading.Event()
+
+    def slow(tx: FileTransaction) -> None:
+        running.set()
+        until(lambda: waiting() == 1)
+        os.kill(os.getpid(), signal.SIGINT)
+        go_on.wait()
+
+    callers = Callers(store)
+    with store.transaction():
+        callers.add("slow", slow)
+    running.wait()
+    with pytest.raises(KeyboardInterrupt):
+        store.update(write("b"), group=True)
+    go_on.set()
+    assert callers.join() == {"slow": None}
+    assert tree(root) == {}
+
+
+def test_a_forked_child_has_groups_of_its_own(root: Path) -> None:
+    with child(FORK, root) as process:
+        assert process.finish(60).check().stdout == "1 2\n"
+
+
+FORK = """
+from txfiles import FileStore
+store = FileStore(sys.argv[1], durability="process", timeout=30)
+def add(tx):
+    tx.write("n", str(int(tx.read("n")) + 1 if tx.exists("n") else 1))
+    return int(tx.read("n"))
+running = threading.Event()
+def slow(tx):
+    running.set()
+    time.sleep(0.2)
+thread = threading.Thread(target=store.update, args=(slow,), kwargs={"group": True})
+thread.start()
+running.wait()
+if (pid := os.fork()) == 0:
+    store.update(add, group=True)
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+thread.join()
+print(open(sys.argv[1] + "/n").read(), store.update(add, group=True))
+"""
+
+
+def test_the_lock_timeout_of_the_leader_is_its_own(root: Path, store: FileStore) -> None:
+    impatient = FileStore(root, durability="process", timeout=0.2)
+    callers = Callers(impatient)
+    with store.transaction():
+        for name in "abc":
+            callers.add(name, write(name))
+        results = callers.join()
+    assert [type(error) for error in results.values()] == [LockTimeoutError] * 3
+    impatient.update(write("a"), group=True)
+    assert tree(root) == {"a": b"1"}
+
+
+def test_increments_of_many_threads(root: Path, store: FileStore) -> None:
+    def add(tx: FileTransaction) -> None:
+        tx.write("count", str(int(tx.read("count")) + 1) if tx.exists("count") else "1")
+
+    def work() -> None:
+        for _ in range(25):
+            store.update(add, group=True)
+
+    several = [threading.Thread(target=work) for _ in range(8)]
+    for thread in several:
+        thread.start()
+    for thread in several:
+        thread.join()
+    assert tree(root) == {"count": b"200"}
+    assert commits(store) < 200, "the threads never met: the test shows nothing"
+
+
+def test_documents_share_a_commit(root: Path, store: FileStore) -> None:
+    docs = JsonDocuments(root, {"state": {"turn": 0}, "tasks/*.json": {}}, durability="process", timeout=60)
+
+    def turn(d: dict[str, Any]) -> int:
+        d["state"]["turn"] += 1
+        d["tasks/*.json"][str(d["state"]["turn"])] = {"of": threading.current_thread().name}
+        if d["state"]["turn"] == 3:
+            raise KeyError
+        return int(d["state"]["turn"])
+
+    results: list[Any] = []
+
+    def call() -> None:
+        try:
+            results.append(docs.update(turn, group=True))
+        except KeyError as error:
+            results.append(error)
+
+    several = [threading.Thread(target=call) for _ in range(3)]
+    with store.transaction():
+        for number, thread in enumerate(several, 1):
+            thread.start()
+            until(lambda number=number: waiting() == number)  # type: ignore[misc]
+    for thread in several:
+        thread.join()
+    assert sorted(map(repr, results)) == ["1", "2", "KeyError()"]
+    assert docs.load()["state"] == {"turn": 2}
+    assert sorted(docs.load()["tasks/*.json"]) == ["1", "2"]
+    assert commits(store) == 1
+
+
+def test_documents_are_updated_by_coroutines_too(root: Path, store: FileStore) -> None:
+    docs = AsyncDocuments(root, {"state": {"turn": 0}}, durability="process")
+
+    async def turn(d: dict[str, Any]) -> int:
+        d["state"]["turn"] += 1
+        return int(d["state"]["turn"])
+
+    async def main() -> list[int]:
+        return await asyncio.gather(*(docs.update(turn, group=True) for _ in range(5)), docs.update(turn))
+
+    assert sorted(asyncio.run(main())) == [1, 2, 3, 4, 5, 6]
+    assert commits(store) == 2
