@@ -83,6 +83,7 @@ LAYERS = """
     _tree.streams
     _tree.tokens  _tree.view
     _tree.tree
+    _tree.borders
 
     _disk.lock  _disk.metadata
     _disk.lockfile
@@ -103,7 +104,7 @@ DOORS = {
     "_sync": {"engine", "excludes", "folder", "overlap", "plan", "sides", "target"},
     "_format": {"digest", "journal", "json", "layout", "paths"},
     "_disk": {"lock", "metadata", "rounds", "system"},
-    "_tree": {"facts", "staging", "streams", "subtrees", "tokens", "tree", "view"},
+    "_tree": {"borders", "facts", "staging", "streams", "subtrees", "tokens", "tree", "view"},
     "_calls": {"changing", "content", "opening", "plan", "session", "settings"},
     "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
     "_documents": {"codecs", "document", "family", "members", "patterns"},

@@ -4,8 +4,8 @@
 
 A thing is `root`, `mount` (the right to mount), `users` (children of other users), `sysctl` (the right to change the
 kernel's settings), `user namespaces` (for users without any right), `loop` (loop devices), `ext4`, `xfs` or `btrfs`
-(mkfs and the kernel's part), `strace` (installed and allowed to trace), `module:NAME` (a Python module), or the name
-of a program.
+(mkfs and the kernel's part), `landlock` (the kernel's sandbox), `strace` (installed and allowed to trace),
+`module:NAME` (a Python module), or the name of a program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from tests.support import as_user, mounts
+from tests.support import as_user, mounts, sandbox
 
 SETTING = "TXFILES_SYSTEM_TESTS"
 MODES = ("auto", "require", "off")
@@ -73,6 +73,8 @@ def missing(thing: str) -> str | None:
         return missing("mount") or missing("losetup") or _missing_file("/dev/loop-control")
     if thing in ("ext4", "xfs", "btrfs"):
         return missing(f"mkfs.{thing}") or _missing_filesystem(thing)
+    if thing == "landlock":
+        return None if sandbox.version() >= 2 else "landlock: the kernel has none, or not the right to refer"
     if thing == "strace":
         return _missing_program(thing) or _untraceable()
     if thing.startswith("module:"):

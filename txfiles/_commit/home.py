@@ -12,6 +12,7 @@ from txfiles._disk import metadata
 from txfiles._disk.lock import make_lock
 from txfiles._disk.system import give, release, write_all
 from txfiles._format import journal, layout, paths
+from txfiles._tree.borders import confined
 from txfiles._tree.tree import Tree
 from txfiles.errors import (
     ConflictError,
@@ -80,6 +81,7 @@ class Home:
         home = cls(fs, root, root_fd, private_fd)
         try:
             home.require_own_mount()
+            home.require_no_sandbox()
         except BaseException:
             home.close()
             raise
@@ -108,10 +110,18 @@ class Home:
             self.tree.close()
             release(self.fs, *(fd for fd in fds if fd >= 0))
 
+    def require_no_sandbox(self) -> None:
+        """Nothing forbids to rename between the private directory and the root: or only the apply would find out."""
+        if (error := confined(self.fs, self.root_fd, self.root)) is not None:
+            raise error
+
     def require_own_mount(self) -> None:
         if self.fs.mount_id(self.root_fd) != self.fs.mount_id(self.private_fd):
             shown = paths.decode(paths.join(self.root, layout.PRIVATE))
             raise UnsupportedFilesystemError(f"{shown!r} is a mount of its own", path=shown)
+        if self.fs.fstat(self.root_fd).st_dev != self.fs.fstat(self.private_fd).st_dev:
+            shown = paths.decode(paths.join(self.root, layout.PRIVATE))
+            raise UnsupportedFilesystemError(f"{shown!r} is a subvolume of its own", path=shown)
 
     def require_in_place(self) -> None:
         """The root and the lock file are still those that were opened (or two writers would believe in two locks)."""

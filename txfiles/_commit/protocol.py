@@ -63,12 +63,14 @@ from txfiles._disk.system import write_all
 from txfiles._format import journal as codec
 from txfiles._format import layout, paths
 from txfiles._format.journal import Durability, Head, Journal, Operation
+from txfiles._tree.borders import POSSIBLE
 from txfiles.errors import (
     CommitError,
     CommitOutcomeUnknownError,
     ConflictError,
     SettleError,
     TxFilesError,
+    UnsupportedFilesystemError,
 )
 
 if TYPE_CHECKING:
@@ -293,7 +295,9 @@ class Commit:
         try:
             apply(self.home, self.journal)
         except Exception as cause:
-            if isinstance(cause, OSError) and not isinstance(cause, TxFilesError):
+            if (known := self._crossing(cause)) is not None:
+                self._fail(known, cause)
+            elif isinstance(cause, OSError) and not isinstance(cause, TxFilesError):
                 path = path_of(cause, self.shown)
                 self._fail(CommitError(f"nothing was changed in {self.shown!r}: {cause}", path=path), cause)
             else:
@@ -320,6 +324,15 @@ class Commit:
         else:
             self._tell_what_stayed()
             self._next = None
+
+    def _crossing(self, cause: Exception) -> UnsupportedFilesystemError | None:
+        """What is in the way where the system said EXDEV, if that can be found out."""
+        if not (isinstance(cause, OSError) and cause.errno == errno.EXDEV and isinstance(cause.filename, str)):
+            return None
+        cause.strerror = f"{cause.strerror}: {POSSIBLE}"
+        with suppress(OSError):
+            return self.home.tree.explain_crossing(paths.encode(cause.filename))
+        return None
 
     def _fail_undo(self, error: Exception) -> None:
         if isinstance(error, OSError):

@@ -76,6 +76,8 @@ def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bo
         sync_private(home)  # what is seen from here on is what is durable
     found = inventory.take(home)
     check_format(home, found)
+    if found.pending:
+        home.require_no_sandbox()
     try:
         for pending in found.pending:
             with _explaining(home, pending):

@@ -67,6 +67,8 @@ class FileSystem(Protocol):
     def fstat(self, fd: int) -> Stat: ...
     def stat(self, at: int | None, name: bytes) -> Stat: ...
     def mount_id(self, at: int, name: bytes = b"") -> int: ...
+    def project(self, fd: int) -> tuple[int, bool]: ...
+    def confined(self, at: int, directory: bytes) -> bool: ...
     def readlink(self, at: int, name: bytes) -> bytes: ...
     def symlink(self, text: bytes, at: int, name: bytes) -> None: ...
     def listdir(self, fd: int) -> list[bytes]: ...
@@ -215,6 +217,30 @@ class KernelFS:
                     self.close(fd)
         return found
 
+    def project(self, fd: int) -> tuple[int, bool]:
+        """The quota project of a directory, and whether its entries must belong to it: ioctl_xfs_fsgetxattr(2)."""
+        if _LINUX:
+            import fcntl
+
+            buffer = bytearray(_FSXATTR.size)
+            with suppress(OSError):  # a file system without projects
+                fcntl.ioctl(fd, _FS_IOC_FSGETXATTR, buffer)
+                flags, project = _FSXATTR.unpack(buffer)
+                return project, bool(flags & _PROJINHERIT)
+        return 0, False
+
+    def confined(self, at: int, directory: bytes) -> bool:
+        """Whether a sandbox keeps entries from moving between `at` and a directory in it: landlock(7), REFER.
+
+        A directory cannot be linked, which is EPERM; but a sandbox is asked before that, and says EXDEV.
+        """
+        if _LINUX:
+            try:
+                os.link(directory, directory + b"/refer", src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
+            except OSError as error:
+                return error.errno == errno.EXDEV
+        return False
+
     def readlink(self, at: int, name: bytes) -> bytes:
         return os.readlink(name, dir_fd=at)
 
@@ -348,6 +374,8 @@ _boot: str | None = None
 _libc: Any = ctypes.CDLL(None, use_errno=True)
 _OFF0 = ctypes.c_int64(0)
 _Buffer: Any = ctypes.c_char * 256
+_FSXATTR = struct.Struct("=I8xI12x")  # fsx_xflags, fsx_projid
+_FS_IOC_FSGETXATTR, _PROJINHERIT = 0x801C581F, 0x200
 _STATX = struct.Struct("=I140xQ")  # stx_mask, stx_mnt_id
 
 

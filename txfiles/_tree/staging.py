@@ -85,13 +85,23 @@ class Staging(View[Token]):
     def put(self, path: bytes, entry: Entry) -> None:
         """Stage `entry`. REQUIRES: inside a `step`."""
         if isinstance(entry, Absent):
+            self._require_reachable(path)
             self._may_go.add((path, "file"))
         self._put(path, entry)
 
     def remove_directory(self, path: bytes) -> None:
         """Stage the removal of a directory. REQUIRES: inside a `step`, and that of its contents is staged."""
+        self._require_reachable(path)
+        if self.is_directory_on_disk(path):
+            self.tree.require_reachable(path)  # an undo makes a directory, not a subvolume
         self._may_go.add((path, "dir"))
         self._put(path, ABSENT)
+
+    def _require_reachable(self, path: bytes) -> None:
+        """What is at the path can be renamed, as far as its directory tells."""
+        parent, _ = paths.split(path)
+        if parent and self.is_directory_on_disk(parent):
+            self.tree.require_reachable(parent)
 
     def _put(self, path: bytes, entry: Entry) -> None:
         assert self._depth > 0
@@ -112,7 +122,7 @@ class Staging(View[Token]):
         elif node.kind != "dir":
             raise NotADirectoryError(errno.ENOTDIR, "a parent is not a directory", paths.decode(path))
         elif path not in self.entries:
-            self.tree.require_same_mount(path)
+            self.tree.require_inside(path)
 
     def _require_possible_name(self, path: bytes) -> None:
         """Ask for the name where a directory is: in one that is still to be made only the commit would find out."""
@@ -153,6 +163,9 @@ class Staging(View[Token]):
         if node is None:
             return Place(resolved, None, None)
         must_be_file(resolved, node)
+        parent, _ = paths.split(resolved)
+        if parent and self.is_directory_on_disk(parent):
+            self.tree.require_inside(parent)
         if node.stat is None:
             entry = self.entries[resolved]
             assert isinstance(entry, Token)
@@ -206,7 +219,7 @@ class Staging(View[Token]):
     def taken(self, path: bytes) -> Token:
         """What is at the path of a file or link, to be put at another one."""
         entry = self.entries.get(path)
-        return entry if isinstance(entry, Token) else self.tokens.link_file(*self.tree.at(path), path)
+        return entry if isinstance(entry, Token) else self.tokens.link_file(self.tree, path)
 
     def copied(self, source: bytes, target: bytes, meta: Meta | None = None) -> Token:
         """A copy of a file, for another path: content, mode and attributes, or with `meta`."""
@@ -301,7 +314,7 @@ class Staging(View[Token]):
                 directory
             ):
                 continue
-            self.tree.require_same_mount(directory)
+            self.tree.require_reachable(directory)
         return operations
 
     def _require_empty(self, directories: list[Operation], gone: set[bytes]) -> None:

@@ -14,6 +14,7 @@ from txfiles._disk.system import release, write_all
 from txfiles._format import layout, paths
 from txfiles._format.digest import Digest
 from txfiles._format.journal import Identity, Meta, Operation
+from txfiles._tree.borders import POSSIBLE
 from txfiles.errors import ConflictError, UnsupportedFilesystemError
 
 if TYPE_CHECKING:
@@ -80,10 +81,10 @@ class Tokens:
         self.fs.close(self.fs.create(self.at, self.name(number)))
         return number
 
-    def link_file(self, at: int, name: bytes, path: bytes) -> Token:
+    def link_file(self, tree: Tree, path: bytes) -> Token:
         """Make the file `path` itself the token, by a hard link: how a move keeps its content."""
         with self._new() as number:
-            self.hard_link(at, name, self.name(number), path)
+            self.hard_link(tree, path, self.name(number))
             found = self.fs.stat(self.at, self.name(number))
             meta = metadata.read(self.fs, self.at, self.name(number), found)
             if stat.S_ISLNK(found.st_mode):
@@ -96,7 +97,7 @@ class Tokens:
         """Link what a write replaces to its `.old`; the identity of what was linked."""
         name = layout.old(self.tid, op.number)
         self._old.add(op.number)
-        self.hard_link(*tree.at(op.path), name, op.path)
+        self.hard_link(tree, op.path, name)
         found = self.fs.stat(self.at, name)
         assert op.old is not None
         if found.st_ino != op.old.ino and (now := tree.stat(op.path)) is not None and now.st_ino == op.old.ino:
@@ -110,15 +111,15 @@ class Tokens:
             raise ConflictError(f"{shown!r} is no longer a regular file", path=shown)
         return identity_of(found)
 
-    def hard_link(self, at: int, name: bytes, new: bytes, path: bytes) -> None:
+    def hard_link(self, tree: Tree, path: bytes, new: bytes) -> None:
         """link(2) of `path` into the private directory; says what it means when the place or the file forbids it."""
         try:
-            self.fs.link(at, name, self.at, new)
+            self.fs.link(*tree.at(path), self.at, new)
         except OSError as error:
             shown = paths.decode(path)
             if error.errno == errno.EXDEV:
-                message = f"{shown!r} is in another mount than the root, it cannot be replaced"
-                raise UnsupportedFilesystemError(message, path=shown) from error
+                known = tree.explain_crossing(path)
+                raise known or UnsupportedFilesystemError(f"{shown!r}: {POSSIBLE}", path=shown) from error
             if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS) and not self._can_link():
                 message = f"the file system of {shown!r} has no hard links, which a commit needs"
                 raise UnsupportedFilesystemError(message, path=shown) from error

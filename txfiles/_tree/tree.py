@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles._disk.system import release
 from txfiles._format import paths
-from txfiles.errors import InvalidPathError, UnsupportedFilesystemError
+from txfiles._tree.borders import Borders
+from txfiles.errors import InvalidPathError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from txfiles._disk.system import FileSystem, Stat
+    from txfiles.errors import UnsupportedFilesystemError
 
 _OPEN_AT_MOST = 16
 _LINKS_AT_MOST = 40  # as in path_resolution(7)
@@ -39,15 +41,16 @@ class Tree:
         self.root_fd = root_fd
         self.root = root
         self._open: dict[bytes, int] = {}
-        self._mount: int | None = None
-        self._same_mount: set[bytes] = {paths.ROOT}
+        self._borders = Borders(fs, root_fd, root)
+        self._reachable: set[bytes] = {paths.ROOT}
+        self._inside: set[bytes] = {paths.ROOT}
 
     def close(self) -> None:
         """Close every directory but the root, and forget what was known about them."""
         if self._open:
             fds, self._open = list(self._open.values()), {}
             release(self.fs, *fds)
-        self._same_mount = {paths.ROOT}
+        self._reachable, self._inside = {paths.ROOT}, {paths.ROOT}
 
     def open_dir(self, path: bytes) -> int:
         """A descriptor of the directory, good until some other directories have been opened. Not to be closed."""
@@ -126,30 +129,33 @@ class Tree:
         names = self.fs.listdir(self.open_dir(path))
         return [name for name in names if not paths.is_private(name)]
 
-    def require_same_mount(self, directory: bytes) -> None:
-        """Raise `UnsupportedFilesystemError` if `directory` is in another mount than the root (rename(2): EXDEV)."""
-        if directory in self._same_mount:
-            return
-        self._require_mount(self.fs.mount_id(self.open_dir(directory)), directory)
-        self._same_mount.add(directory)
+    def require_reachable(self, directory: bytes) -> None:
+        """Raise `UnsupportedFilesystemError` if nothing in `directory` can be renamed to elsewhere below the root."""
+        if directory not in self._reachable:
+            self._borders.require_reachable(self.open_dir(directory), directory)
+            self._reachable.add(directory)
+
+    def require_inside(self, directory: bytes) -> None:
+        """The same, and if nothing of ours can be renamed into it."""
+        if directory not in self._inside:
+            self._borders.require_inside(self.open_dir(directory), directory)
+            self._reachable.add(directory)
+            self._inside.add(directory)
 
     def require_file_in_mount(self, path: bytes) -> None:
         """The same for a file: a single file can be a bind mount, and then rename fails with EBUSY."""
-        self._require_mount(self.fs.mount_id(*self.at(path)), path)
+        self._borders.require_mount(*self.at(path), path)
 
-    def _require_mount(self, mount: int, path: bytes) -> None:
-        if self._mount is None:
-            self._mount = self.fs.mount_id(self.root_fd)
-        if mount != self._mount:
-            shown = paths.decode(path)
-            message = f"{shown!r} is in another mount than the root {paths.decode(self.root)!r}, it cannot be replaced"
-            raise UnsupportedFilesystemError(message, path=shown)
+    def explain_crossing(self, path: bytes) -> UnsupportedFilesystemError | None:
+        """What it means that the system said EXDEV to a rename or link of `path`, if that can be found out."""
+        return self._borders.explain(*self.at(path), path)
 
     def forget(self, path: bytes) -> None:
         """A directory is about to go, or is gone: close it and whatever was open below it."""
         for known in [p for p in self._open if p == path or paths.is_below(p, path)]:
             release(self.fs, self._open.pop(known))
-        self._same_mount.discard(path)
+        self._reachable.discard(path)
+        self._inside.discard(path)
 
 
 def kind_of(found: Stat) -> str:

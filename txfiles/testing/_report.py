@@ -22,6 +22,8 @@ _READS = (
     "readlink",
     "xattrs",
     "mount_id",
+    "project",
+    "confined",
 )
 _LAST = 3  # reads that are shown before the crash all the same
 _SHOWN = 24  # bytes of content

@@ -187,6 +187,12 @@ class SimCalls(SimTree):
         serial = self._existing(self._at(at, name), name) if name else self._fd(at).serial
         return self.disk.nodes[serial].mount
 
+    def project(self, fd: int) -> tuple[int, bool]:
+        return 0, False
+
+    def confined(self, at: int, directory: bytes) -> bool:
+        return False
+
     def readlink(self, at: int, name: bytes) -> bytes:
         node = self.disk.nodes[self._existing(self._at(at, name), name)]
         if node.kind != "link":
