@@ -146,7 +146,7 @@ def test_an_edit_that_changes_nothing_writes_nothing(root: Path, name: str, data
         ("a.yaml", b"# nothing\n"),
         ("a.yaml", b"a: 1\n---\nb: 2\n"),
         ("a.yaml", b"\xff"),
-        ("a.yaml", b"[" * 5000),
+        ("a.yaml", b"[" * 500),
         ("a.toml", b"a = \n"),
         ("a.toml", b"a = 1\na = 2\n"),
         ("a.toml", b"\xff"),

@@ -332,3 +332,49 @@ print({"pydantic", "msgspec", "attr", "attrs", "ruamel", "tomlkit", "tomllib"} &
 """
     done = subprocess.run([sys.executable, "-c", code, root], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int = 0
+    y: int = 0
+
+
+@dataclasses.dataclass
+class Drawing:
+    a: Point = dataclasses.field(default_factory=Point)
+    b: Point = dataclasses.field(default_factory=Point)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("d.yaml", "# shared\na: &p\n  x: 1\n  y: 2\nb: *p\n"),
+        ("d.yaml", "a: &p {x: 1, y: 2}\nb:\n  <<: *p\n  x: 5\n"),
+        ("d.toml", "# inline\na = {x = 1, y = 2}\nb.x = 1\nb.y = 2\n"),
+    ],
+)
+def test_what_two_places_of_a_file_share_is_changed_in_one(root: Path, name: str, text: str) -> None:
+    (root / name).write_text(text)
+    docs = Documents(root, {name: Drawing}, durability="process")
+    with docs.edit() as d:
+        before = dataclasses.replace(d[name].a)
+        d[name].b.x = 9
+        d[name].b.y = 8
+    assert docs.load()[name] == Drawing(before, Point(9, 8))
+
+
+@dataclasses.dataclass
+class Node:
+    inner: Node | None = None
+
+
+def test_what_is_nested_too_deeply_is_told(root: Path) -> None:
+    docs = Documents(root, {"n": Node}, durability="process")
+    (root / "n.json").write_text('{"inner": ' * 900 + "null" + "}" * 900)
+    with pytest.raises(DocumentError, match=r"'n\.json' does not fit: it is nested too deeply"):
+        docs.load()
+    circle = Node()
+    circle.inner = circle
+    with pytest.raises(DocumentError, match=r"'n\.json' cannot be written: it is nested too deeply"):
+        docs.save(n=circle)

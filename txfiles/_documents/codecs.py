@@ -6,6 +6,7 @@ import importlib
 import io
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from txfiles._documents.merging import merge
@@ -148,13 +149,19 @@ class Yaml(Codec):
 
     def write(self, value: Any, shown: str, over: bytes | None = None) -> bytes:
         if over is not None:
-            value = merge(self.read(over, shown), value)
-        out = io.BytesIO()
+            with suppress(Exception):  # where a part is there twice by an alias, both would change
+                data = self._written(merge(self.read(over, shown), value))
+                if self.read_plain(data, shown) == value:
+                    return data
         try:
             _require_characters(value)
-            self._parser("rt").dump(value, out)
+            return self._written(value)
         except Exception as error:
             raise _failed(error, f"{shown!r} cannot be written as YAML", shown) from error
+
+    def _written(self, value: Any) -> bytes:
+        out = io.BytesIO()
+        self._parser("rt").dump(value, out)
         return out.getvalue()
 
 
@@ -183,15 +190,19 @@ class Toml(Codec):
     def write(self, value: Any, shown: str, over: bytes | None = None) -> bytes:
         if not isinstance(value, Mapping):
             raise DocumentError(f"{shown!r} cannot be written as TOML: it is no table", path=shown)
-        what = f"{shown!r} cannot be written as TOML"
+        if over is not None:
+            with suppress(Exception):
+                return self._written(merge(self.read(over, shown), value), value, shown)
         try:
-            table = value if over is None else merge(self.read(over, shown), value)
-            data: bytes = self._tomlkit.dumps(table).encode()
-            if _canonical(self.read_plain(data, shown)) == _canonical(value):
-                return data
+            return self._written(value, value, shown)
         except Exception as error:
-            raise _failed(error, what, shown) from error
-        raise DocumentError(f"{what}: it would be read as another value", path=shown)
+            raise _failed(error, f"{shown!r} cannot be written as TOML", shown) from error
+
+    def _written(self, table: Any, value: Any, shown: str) -> bytes:
+        data: bytes = self._tomlkit.dumps(table).encode()
+        if _canonical(self.read_plain(data, shown)) != _canonical(value):
+            raise ValueError("it would be read as another value")
+        return data
 
 
 class Text(Codec):

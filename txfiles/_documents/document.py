@@ -153,6 +153,8 @@ class Kind:
             return self._load(value, "$")
         except Misfit as error:
             raise DocumentError(f"{shown!r} {what}: {error}", path=shown, place=error.place) from error
+        except RecursionError:
+            raise DocumentError(f"{shown!r} {what}: it is nested too deeply", path=shown) from None
 
     # -- value to bytes -----------------------------------------------------------------------------------------
 
@@ -173,7 +175,10 @@ class Kind:
     def _plain(self, value: Any, shown: str) -> Any:
         if self._load is None:
             return value
-        plain = typed.dump(value)
+        try:
+            plain = typed.dump(value)
+        except RecursionError:
+            raise DocumentError(f"{shown!r} cannot be written: it is nested too deeply", path=shown) from None
         self._loaded(plain, shown, "cannot be written")  # what is written can be read
         if self.codec.has_null:
             return plain
