@@ -238,6 +238,8 @@ class Home:
 
     def write_format(self) -> None:
         """Write `format` anew. REQUIRES: the lock, and no journal or HEAD that needs the old one."""
+        if self._is_in_git():
+            self._write_ignore()
         temp = layout.token(self.fs.random_id(), 0)
         try:
             fd = self.fs.create(self.private_fd, temp)
@@ -250,6 +252,23 @@ class Home:
         except BaseException:
             self.remove(temp)
             raise
+
+    def _is_in_git(self) -> bool:
+        for directory in (*paths.ancestors(self.root)[1:], self.root):
+            with suppress(OSError):
+                self.fs.stat(None, directory.rstrip(b"/") + b"/.git")
+                return True
+        return False
+
+    def _write_ignore(self) -> None:
+        """Nothing hangs on it: it may be missing, empty after a power loss, or somebody else's."""
+        with suppress(FileExistsError):
+            fd = self.fs.create(self.private_fd, layout.IGNORE)
+            try:
+                write_all(self.fs, fd, layout.IGNORE_TEXT)
+                self.share(fd)
+            finally:
+                self.fs.close(fd)
 
     def refuse_without_format(self) -> RecoveryError:
         shown = paths.decode(paths.join(self.root, layout.PRIVATE))

@@ -3,6 +3,7 @@
     format                  format version and lock protocol
     lock                    the writers' lock file, never removed
     HEAD                    the journal of the last settled transaction
+    .gitignore              lets git take no notice of the directory, and `git clean` leave it
     T.k                     the token of operation k of transaction T
     T.k.old                 what a write replaces
     T.intent, T.committed, T.aborting, T.prepared
@@ -23,8 +24,11 @@ PRIVATE = b".txfiles"
 FORMAT = b"format"
 LOCK = b"lock"
 HEAD = b"HEAD"
+IGNORE = b".gitignore"
 PERMANENT = frozenset((FORMAT, LOCK, HEAD))
+LASTING = PERMANENT | {IGNORE}  # what may be there at rest; the last one means nothing
 FORMAT_TEXT = b"txfiles 1 flock\n"
+IGNORE_TEXT = b"# a journal that git removed or took back could not be recovered\n*\n"
 MAX_NUMBER = 9_999_999_999  # ten digits, as the pattern below has them
 
 State = Literal["intent", "committed", "aborting", "prepared"]
@@ -49,7 +53,7 @@ class Name(NamedTuple):
 
 def ours(names: Iterable[bytes]) -> set[bytes]:
     """Those of the names that mean anything; the others are files that somebody else put into the directory."""
-    return {name for name in names if parse(name).kind != "unknown"}
+    return {name for name in names if parse(name).kind != "unknown" and name != IGNORE}
 
 
 def token(tid: str, number: int) -> bytes:
@@ -65,7 +69,7 @@ def journal(tid: str, state: State) -> bytes:
 
 
 def parse(name: bytes) -> Name:
-    if name in PERMANENT:
+    if name in LASTING:
         return Name("permanent")
     match = _NAME.fullmatch(name)
     if match is None:

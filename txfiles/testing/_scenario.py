@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from txfiles._disk import system
-from txfiles._format.layout import PERMANENT, PRIVATE
+from txfiles._format.layout import LASTING, PRIVATE
 from txfiles.recovery import recover
 from txfiles.testing._simfs import SimFS
 from txfiles.testing._simtree import Options, Tree
@@ -69,7 +69,7 @@ class Scenario:
         if fs.tree(self.root) not in allowed:
             raise AssertionError("the tree after recovery is none of those allowed")
         private = f"{self.root}/{PRIVATE.decode()}"
-        left = fs.names(private) - {name.decode() for name in PERMANENT} if fs.exists(private) else set()
+        left = fs.names(private) - {name.decode() for name in LASTING} if fs.exists(private) else set()
         if left:
             raise AssertionError(f"left in the private directory: {', '.join(sorted(left))}")
         if fs.open_files:
