@@ -69,10 +69,12 @@ class AsyncDocuments:
         """As `Documents.save`."""
         await self._write(self._family.writes(documents))
 
-    async def _write(self, writes: Mapping[str, bytes]) -> None:
-        async with self.store.async_transaction() as tx:
+    async def _write(self, writes: Mapping[str, bytes], *, group: bool = False) -> None:
+        async def change(tx: AsyncFileTransaction) -> None:
             for path, data in writes.items():
                 await tx.write(path, data)
+
+        await self.store.async_update(change, retries=0, group=group)
 
     @asynccontextmanager
     async def edit(self) -> AsyncIterator[dict[str, Any]]:
@@ -199,21 +201,24 @@ class AsyncCollection:
         """As `Collection.load`."""
         return await asyncio.to_thread(self._collection.load)
 
-    async def set(self, key: str, value: Any) -> None:
+    async def set(self, key: str, value: Any, *, group: bool = False) -> None:
         """As `Collection.set`."""
-        await self.update({key: value})
+        await self.update({key: value}, group=group)
 
-    async def update(self, documents: Mapping[str, Any]) -> None:
+    async def update(self, documents: Mapping[str, Any], *, group: bool = False) -> None:
         """As `Collection.update`."""
-        await self._documents._write(self._collection._staged().writes(documents))
+        await self._documents._write(self._collection._staged().writes(documents), group=group)
 
-    async def delete(self, *keys: str) -> None:
+    async def delete(self, *keys: str, group: bool = False) -> None:
         """As `Collection.delete`."""
-        async with self._documents.store.async_transaction() as tx:
+
+        async def change(tx: AsyncFileTransaction) -> None:
             members = AsyncMembers(tx, self._collection._staged())
             for key in keys:
                 await members.delete(key)
             await members._stage()
+
+        await self._documents.store.async_update(change, retries=0, group=group)
 
 
 async def _read(tx: AsyncFileTransaction, path: str) -> bytes | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from txfiles._documents.codecs import Bytes, Codec, Json, Text, Toml, Yaml, codec_of
 from txfiles._documents.document import Document
 from txfiles._documents.family import Family
-from txfiles._documents.members import Staged
+from txfiles._documents.members import Members, Staged
 from txfiles._documents.patterns import asides
 from txfiles.errors import SnapshotExpiredError
 from txfiles.store import FileStore, called
@@ -277,62 +277,6 @@ class JsonDocuments(Documents):
         super().__init__(root, defaults, codec=codec, durability=durability, timeout=timeout, create=create)
 
 
-class Members(MutableMapping[str, Any]):
-    """An open set of documents in an edit: a mapping whose values are read when they are asked for.
-
-    What is set, deleted, or changed in a value is committed with all else at the end of the edit.
-    """
-
-    def __init__(self, tx: FileTransaction, staged: Staged) -> None:
-        self._tx = tx
-        self._staged = staged
-
-    def __getitem__(self, key: str) -> Any:
-        path = self._staged.pattern.path_of(key)
-        if key in self._staged:
-            return self._staged[key]
-        if self._staged.is_deleted(key) or not self._tx.exists(path):
-            raise KeyError(key)
-        return self._staged.read(key, self._tx.read(path))
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self._staged.put(key, value)
-
-    def __delitem__(self, key: str) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self._staged.drop(key)
-
-    def __contains__(self, key: object) -> bool:
-        if not isinstance(key, str) or self._staged.is_deleted(key):
-            return False
-        return key in self._staged or self._tx.exists(self._staged.pattern.path_of(key))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys())
-
-    def __len__(self) -> int:
-        return len(self._keys())
-
-    def set(self, key: str, value: Any) -> None:
-        """The same as `members[key] = value`. Raises `ValueError` for what is no key."""
-        self[key] = value
-
-    def delete(self, key: str) -> None:
-        """The same as `del members[key]`. Raises `KeyError`."""
-        del self[key]
-
-    def _keys(self) -> list[str]:
-        return self._staged.keys(self._tx.glob(self._staged.pattern.text))
-
-    def _stage(self) -> None:
-        for path, data in self._staged.changes():
-            if data is None:
-                self._tx.delete(path, missing_ok=True)
-            else:
-                self._tx.write(path, data)
-
-
 class Collection:
     """An open set of documents outside an edit, made by `Documents.collection`: each call is one commit, or reads one
     committed state.
@@ -371,24 +315,33 @@ class Collection:
         documents, is_old = self._documents._read(lambda view: self._documents._load_set(view, self._name), ())
         return _upgraded(self._upgrade, documents) if is_old else documents
 
-    def set(self, key: str, value: Any) -> None:
-        """Make or replace one document. Raises `DocumentError`, and `ValueError` for what is no key."""
-        self.update({key: value})
+    def set(self, key: str, value: Any, *, group: bool = False) -> None:
+        """Make or replace one document. Raises `DocumentError`, and `ValueError` for what is no key.
 
-    def update(self, documents: Mapping[str, Any]) -> None:
+        With `group` threads that wait for one another share a commit, as in `FileStore.update`.
+        """
+        self.update({key: value}, group=group)
+
+    def update(self, documents: Mapping[str, Any], *, group: bool = False) -> None:
         """Make or replace several documents in one commit; the others stay."""
         writes = self._staged().writes(documents)
-        with self._documents.store.transaction() as tx:
+
+        def change(tx: FileTransaction) -> None:
             for path, data in writes.items():
                 tx.write(path, data)
 
-    def delete(self, *keys: str) -> None:
+        self._documents.store.update(change, retries=0, group=group)
+
+    def delete(self, *keys: str, group: bool = False) -> None:
         """Delete documents in one commit. Raises `KeyError`, with nothing deleted, if one of them is not there."""
-        with self._documents.store.transaction() as tx:
+
+        def change(tx: FileTransaction) -> None:
             members = Members(tx, self._staged())
             for key in keys:
                 members.delete(key)
             members._stage()
+
+        self._documents.store.update(change, retries=0, group=group)
 
     def _upgrade(self) -> dict[str, Any]:
         with self._documents.store.transaction() as tx:

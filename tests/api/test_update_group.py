@@ -448,6 +448,48 @@ def test_documents_share_a_commit(root: Path, store: FileStore) -> None:
     assert commits(store) == 1
 
 
+def test_documents_of_an_open_set_share_a_commit(root: Path, store: FileStore) -> None:
+    tasks = JsonDocuments(root, {"tasks/*.json": {}}, durability="process", timeout=60).collection("tasks/*.json")
+    tasks.set("old", 0)
+    before = commits(store)
+    failed: list[BaseException] = []
+
+    def delete_another() -> None:
+        try:
+            tasks.delete("nobody", group=True)
+        except KeyError as error:
+            failed.append(error)
+
+    calls: list[Callable[[], None]] = [
+        lambda: tasks.set("a", 1, group=True),
+        lambda: tasks.update({"b": 2, "c": 3}, group=True),
+        lambda: tasks.delete("old", group=True),
+        delete_another,
+    ]
+    several = [threading.Thread(target=call) for call in calls]
+    with store.transaction():
+        for number, thread in enumerate(several, 1):
+            thread.start()
+            until(lambda number=number: waiting() == number)  # type: ignore[misc]
+    for thread in several:
+        thread.join()
+    assert tasks.load() == {"a": 1, "b": 2, "c": 3}
+    assert len(failed) == 1
+    assert commits(store) == before + 1
+
+
+def test_documents_of_an_open_set_share_a_commit_of_tasks(root: Path, store: FileStore) -> None:
+    tasks = AsyncDocuments(root, {"n/*.json": {}}, durability="process").collection("n/*.json")
+
+    async def main() -> None:
+        await asyncio.gather(*(tasks.set(str(number), number, group=True) for number in range(5)))
+        await asyncio.gather(tasks.delete("0", group=True), tasks.update({"1": 10}, group=True))
+        assert await tasks.load() == {"1": 10, "2": 2, "3": 3, "4": 4}
+
+    asyncio.run(main())
+    assert commits(store) == 2
+
+
 def test_documents_are_updated_by_coroutines_too(root: Path, store: FileStore) -> None:
     docs = AsyncDocuments(root, {"state": {"turn": 0}}, durability="process")
 

@@ -1,11 +1,12 @@
-"""What an edit has read, changed and deleted of an open set of documents."""
+"""What an edit has read, changed and deleted of an open set of documents: `Members`, and `Staged` behind it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from txfiles._documents.document import Kind
     from txfiles._documents.patterns import Pattern
@@ -62,3 +63,69 @@ class Staged:
             path, before = self.pattern.path_of(key), self._files.get(key)
             if before is None or self.kind.differs(value, before, path):
                 yield path, self.kind.write(value, path, before)
+
+
+class _Files(Protocol):
+    """As much of a transaction as is needed here."""
+
+    def read(self, path: str) -> bytes: ...
+    def exists(self, path: str) -> bool: ...
+    def glob(self, pattern: str) -> list[str]: ...
+    def write(self, path: str, data: bytes) -> None: ...
+    def delete(self, path: str, *, missing_ok: bool = False) -> None: ...
+
+
+class Members(MutableMapping[str, Any]):
+    """An open set of documents in an edit: a mapping whose values are read when they are asked for.
+
+    What is set, deleted, or changed in a value is committed with all else at the end of the edit.
+    """
+
+    def __init__(self, tx: _Files, staged: Staged) -> None:
+        self._tx = tx
+        self._staged = staged
+
+    def __getitem__(self, key: str) -> Any:
+        path = self._staged.pattern.path_of(key)
+        if key in self._staged:
+            return self._staged[key]
+        if self._staged.is_deleted(key) or not self._tx.exists(path):
+            raise KeyError(key)
+        return self._staged.read(key, self._tx.read(path))
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._staged.put(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self._staged.drop(key)
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, str) or self._staged.is_deleted(key):
+            return False
+        return key in self._staged or self._tx.exists(self._staged.pattern.path_of(key))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys())
+
+    def __len__(self) -> int:
+        return len(self._keys())
+
+    def set(self, key: str, value: Any) -> None:
+        """The same as `members[key] = value`. Raises `ValueError` for what is no key."""
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        """The same as `del members[key]`. Raises `KeyError`."""
+        del self[key]
+
+    def _keys(self) -> list[str]:
+        return self._staged.keys(self._tx.glob(self._staged.pattern.text))
+
+    def _stage(self) -> None:
+        for path, data in self._staged.changes():
+            if data is None:
+                self._tx.delete(path, missing_ok=True)
+            else:
+                self._tx.write(path, data)
