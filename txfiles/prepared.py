@@ -103,12 +103,10 @@ def _opened(root: AnyPath, transaction_id: str, timeout: float | None) -> Iterat
     home = Home.find(fs, located)
     if home is None:
         raise _unknown(root, transaction_id)
-    try:
+    with home:
         home.lock.acquire(timeout, here())
         home.require_in_place()
         yield home
-    finally:
-        home.close()
 
 
 def _find(home: Home, transaction_id: str, on_conflict: OnConflict) -> Pending | None:

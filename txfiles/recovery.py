@@ -92,16 +92,12 @@ def recover(root: AnyPath, *, timeout: float | None = 10.0, on_conflict: OnConfl
     home = Home.find(fs, locate(fs, root))
     if home is None:
         return RecoveryReport()
-    try:
-        if layout.ours(home.names()) <= layout.PERMANENT:
+    with home:
+        if layout.ours(home.names()) <= layout.PERMANENT:  # also where nothing can be locked, on a read-only mount
             check_format(home, found := inventory.undisturbed(lambda: inventory.take(home)))
-            return RecoveryReport(
-                foreign=_decoded(found.foreign)
-            )  # also where nothing can be locked, on a read-only mount
+            return RecoveryReport(foreign=_decoded(found.foreign))
         home.lock.acquire(timeout, here())
         return recover_locked(home, on_conflict=on_conflict)
-    finally:
-        home.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +123,16 @@ def verify(root: AnyPath) -> Findings:
     home = Home.find(fs, locate(fs, root))
     if home is None:
         return Findings()
-    try:
-        before = None
-        while True:
-            found = inventory.undisturbed(lambda: _examine(home))
-            if found.sound or found == before:
-                return found
-            before = found  # a writer at work may have changed things between two questions: ask again
-    except JournalVersionError as error:
-        return Findings([str(error)])
-    finally:
-        home.close()
+    before = None
+    with home:
+        try:
+            while True:
+                found = inventory.undisturbed(lambda: _examine(home))
+                if found.sound or found == before:
+                    return found
+                before = found  # a writer at work may have changed things between two questions: ask again
+        except JournalVersionError as error:
+            return Findings([str(error)])
 
 
 def _examine(home: Home) -> Findings:
@@ -177,10 +172,8 @@ def status(root: AnyPath) -> StoreStatus:
     home = Home.find(fs, locate(fs, root))
     if home is None:
         return StoreStatus(is_root=False)
-    try:
+    with home:
         return inventory.undisturbed(lambda: _describe(home))
-    finally:
-        home.close()
 
 
 def _decoded(names: list[bytes]) -> list[str]:

@@ -91,7 +91,7 @@ class FileTransaction(Changing):
             raise TransactionClosedError("the transaction has begun already; make a new one")
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         while True:
-            with paths.Naming(self._root):
+            with paths.Naming(self._root), paths.Below(self._root):
                 home = Home.open(self._fs, self._root, create=self._create)
                 try:
                     waiting = self._enter(home, deadline)
@@ -169,7 +169,7 @@ class FileTransaction(Changing):
         """End it; then, without the lock, tell those who asked to be told."""
         self._require_mine()
         try:
-            with self._mutex:
+            with self._mutex, paths.Below(self._root):
                 end()
         except BaseException as failure:
             self._call_back(failure)

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from txfiles._disk import system
+from txfiles._format import paths
 from txfiles.errors import CommitError, TransactionClosedError
 
 if TYPE_CHECKING:
@@ -147,5 +148,7 @@ class Call:
             tx._mutex.release()
             raise
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            paths.name_below(error, self._tx._root)
         self._tx._mutex.release()

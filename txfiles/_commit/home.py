@@ -6,7 +6,7 @@ import errno
 import re
 import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from txfiles._disk import metadata
 from txfiles._disk.lock import make_lock
@@ -100,6 +100,14 @@ class Home:
             release(fs, root_fd)
             raise
         return cls(fs, root, root_fd, private_fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            paths.name_below(error, self.root)
+        self.close()
 
     def close(self) -> None:
         """Free the lock and the descriptors; may be called again, as it has to be when an interrupt came in between."""

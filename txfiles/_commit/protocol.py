@@ -201,20 +201,23 @@ def _give_up(home: Home, staging: Staging, made: list[bytes], cause: BaseExcepti
     try:
         run_to_end(remove)
     except OSError as error:
-        message = f"the commit in {shown!r} failed ({cause}), and so did its cleanup ({error}); recovery decides"
+        message = f"the commit in {shown!r} failed ({paths.told(cause, home.root)}), and so did its cleanup"
+        message += f" ({paths.told(error, home.root)}); recovery decides"
         raise CommitOutcomeUnknownError(message, path=shown) from cause
     if isinstance(cause, OSError) and not isinstance(cause, TxFilesError):
         if (interrupt := interrupt_in(cause)) is not None:
             raise interrupt
-        failure = CommitError(f"nothing was changed in {shown!r}: {cause}", path=path_of(cause, shown))
-        _add_notes(failure, left)
+        failure = CommitError(
+            f"nothing was changed in {shown!r}: {paths.told(cause, home.root)}", path=path_of(cause, shown)
+        )
+        _add_notes(failure, left, home)
         raise failure from cause
-    _add_notes(cause, left)
+    _add_notes(cause, left, home)
 
 
-def _add_notes(failure: BaseException, left: list[OSError]) -> None:
+def _add_notes(failure: BaseException, left: list[OSError], home: Home) -> None:
     for error in left:
-        failure.add_note(f"txfiles: staged files could not be removed: {error}")
+        failure.add_note(f"txfiles: staged files could not be removed: {paths.told(error, home.root)}")
 
 
 def abandon(home: Home, journal: Journal, state: State) -> None:
@@ -282,10 +285,12 @@ class Commit:
                 sync_private(self.home)  # a decision must not be lost: nothing else would prove it
         except OSError as error:
             if self.state == "prepared":
-                message = f"the decision in {self.shown!r} could not be made durable: {error}"
+                message = f"the decision in {self.shown!r} could not be made durable: {self._told(error)}"
                 self._fail(CommitOutcomeUnknownError(message, path=self.shown), error)
             else:
-                self._fail(CommitError(f"nothing was changed in {self.shown!r}: {error}", path=self.shown), error)
+                self._fail(
+                    CommitError(f"nothing was changed in {self.shown!r}: {self._told(error)}", path=self.shown), error
+                )
                 self._next = self._undo
             return
         self._next = self._apply
@@ -298,8 +303,8 @@ class Commit:
             if (known := self._crossing(cause)) is not None:
                 self._fail(known, cause)
             elif isinstance(cause, OSError) and not isinstance(cause, TxFilesError):
-                path = path_of(cause, self.shown)
-                self._fail(CommitError(f"nothing was changed in {self.shown!r}: {cause}", path=path), cause)
+                message = f"nothing was changed in {self.shown!r}: {self._told(cause)}"
+                self._fail(CommitError(message, path=path_of(cause, self.shown)), cause)
             else:
                 self.failure = cause
             self._next = self._undo
@@ -337,7 +342,7 @@ class Commit:
     def _fail_undo(self, error: Exception) -> None:
         if isinstance(error, OSError):
             taint(self.home, self.journal, "aborting")
-        message = f"the commit in {self.shown!r} failed ({self.failure}), and so did undoing it ({error})"
+        message = f"the commit in {self.shown!r} failed ({self.failure}), and so did undoing it ({self._told(error)})"
         self._fail(CommitOutcomeUnknownError(f"{message}; recovery decides", path=self.shown), error)
 
     def _tell_what_is_theirs(self, left: list[Operation]) -> None:
@@ -369,7 +374,7 @@ class Commit:
             if private_done[0]:
                 self._fail(self._settle_error(error), error)
             else:  # T.committed itself may be lost, and with it what was applied
-                message = f"syncing {self.shown!r} failed after the commit: {error}; recovery decides"
+                message = f"syncing {self.shown!r} failed after the commit: {self._told(error)}; recovery decides"
                 self._fail(CommitOutcomeUnknownError(message, path=self.shown), error)
             return
         self._next = self._settle
@@ -382,8 +387,11 @@ class Commit:
         self._next = None
 
     def _settle_error(self, error: OSError) -> SettleError:
-        message = f"committed in {self.shown!r}, but tidying up failed and is left to recovery: {error}"
+        message = f"committed in {self.shown!r}, but tidying up failed and is left to recovery: {self._told(error)}"
         return SettleError(message, path=self.shown)
+
+    def _told(self, error: BaseException) -> str:
+        return paths.told(error, self.home.root)
 
     def _fail(self, failure: TxFilesError, cause: BaseException) -> None:
         failure.__cause__ = cause

@@ -55,10 +55,12 @@ def _take_back(home: Home, journal: Journal, cause: BaseException) -> None:
     try:
         run_to_end(remove)
     except OSError as error:
-        message = f"preparing in {shown!r} failed ({cause}), and so did its cleanup ({error}); it is gone or waits"
+        message = f"preparing in {shown!r} failed ({paths.told(cause, home.root)}), and so did its cleanup"
+        message += f" ({paths.told(error, home.root)}); it is gone or waits"
         raise CommitOutcomeUnknownError(message, path=shown) from cause
     if isinstance(cause, OSError):
-        raise CommitError(f"nothing was changed in {shown!r}: {cause}", path=path_of(cause, shown)) from cause
+        message = f"nothing was changed in {shown!r}: {paths.told(cause, home.root)}"
+        raise CommitError(message, path=path_of(cause, shown)) from cause
 
 
 def commit(home: Home, journal: Journal, on_conflict: OnConflict = "raise", *, same_tree: bool = True) -> None:
@@ -93,8 +95,8 @@ class _Decided(Commit):
             apply(self.home, self.journal, self._skip, self._force, same_tree=self._same_tree)
         except (OSError, TxFilesError) as cause:
             taint(self.home, self.journal, "committed")
-            message = f"the commit in {self.shown!r} was decided but not finished ({cause}); recovery goes on with it"
-            self._fail(CommitOutcomeUnknownError(message, path=self.shown), cause)
+            message = f"the commit in {self.shown!r} was decided but not finished ({self._told(cause)})"
+            self._fail(CommitOutcomeUnknownError(f"{message}; recovery goes on with it", path=self.shown), cause)
             return
         self._next = self._sync
 
@@ -108,5 +110,5 @@ def roll_back(home: Home, journal: Journal) -> None:
         run_to_end(lambda: retire(home, journal, "prepared"))
     except OSError as error:
         shown = paths.decode(home.root)
-        message = f"rolling back in {shown!r} failed: {error}; nothing was changed, but it may wait still"
-        raise CommitOutcomeUnknownError(message, path=shown) from error
+        message = f"rolling back in {shown!r} failed: {paths.told(error, home.root)}"
+        raise CommitOutcomeUnknownError(f"{message}; nothing was changed, but it may wait still", path=shown) from error

@@ -11,6 +11,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
+from txfiles._format import layout
 from txfiles._format.layout import PRIVATE
 from txfiles.errors import InvalidPathError, TxFilesError
 
@@ -68,6 +69,34 @@ class Naming:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):
             give_name(error, self._path, always=self._always)
+
+
+class Below:
+    """A block whose system errors name a file below `root`, by `name_below`."""
+
+    __slots__ = ("_root",)
+
+    def __init__(self, root: bytes) -> None:
+        self._root = root
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        name_below(error, self._root)
+
+
+def name_below(error: BaseException | None, root: bytes) -> None:
+    """Let the error of a bare call name the file of the private directory that it is about, or else the root."""
+    if isinstance(error, OSError) and isinstance(error.filename, bytes):
+        ours = layout.parse(error.filename).kind != "unknown"
+        give_name(error, b"/".join((root, PRIVATE, error.filename)) if ours else root)
+
+
+def told(error: BaseException, root: bytes) -> str:
+    """An error in words that a user of `root` understands."""
+    name_below(error, root)
+    return str(error)
 
 
 def to_bytes(path: AnyPath) -> bytes:
