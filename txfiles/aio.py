@@ -14,13 +14,13 @@ import time
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
 
 from txfiles._asyncio.file import AsyncFile
 from txfiles._asyncio.snapshot import AsyncSnapshot
 from txfiles._asyncio.tasks import Turn, run, this_task, turn_at
 from txfiles._asyncio.worker import Job, Worker
-from txfiles._calls.settings import UNSET, check_settings
+from txfiles._calls.settings import UNSET, HasRoot, check_settings, is_far
 from txfiles._disk import system
 from txfiles._format import json, paths
 from txfiles.errors import ConflictError, LockTimeoutError, Outcome, TransactionClosedError
@@ -56,7 +56,7 @@ class ServedTransaction(FileTransaction):
 
     def __init__(
         self,
-        root: AnyPath,
+        root: AnyPath | HasRoot,
         owner: object,
         checks: Iterable[Callable[[Tree], None]],
         *,
@@ -121,7 +121,7 @@ class AsyncFileTransaction:
 
     def __init__(
         self,
-        root: AnyPath,
+        root: AnyPath | HasRoot,
         *,
         durability: Durability = "full",
         timeout: float | None = 10.0,
@@ -130,11 +130,17 @@ class AsyncFileTransaction:
         """The arguments are those of `FileTransaction`. Nothing is opened, locked or made before `begin`."""
         self._worker: Worker[ServedTransaction] | None = None  # first, for __del__
         check_settings(durability, timeout)
-        given = paths.decode(paths.to_bytes(root))
-        self._root = str(Path(given).absolute()) if given else given  # links are resolved in the thread
+        place: str | HasRoot
+        if is_far(root):
+            self._root, place = str(root.root if isinstance(root, HasRoot) else root).partition("?")[0], cast(Any, root)
+            self._turn_at = f"{self._root}?{id(self)}"  # nobody waits for anybody there
+        else:
+            given = paths.decode(paths.to_bytes(root.root if isinstance(root, HasRoot) else root))
+            self._root = place = str(Path(given).absolute()) if given else given  # links are resolved in the thread
+            self._turn_at = self._root
         self._timeout = timeout
         self._checks: list[Callable[[Tree], None]] = []  # as in `FileTransaction`
-        self._make = partial(ServedTransaction, self._root, durability=durability, create=create)
+        self._make = partial(ServedTransaction, place, durability=durability, create=create)
         self._turn: Turn | None = None
         self._tx: ServedTransaction | None = None
         self._savepoints: list[Owner] = []  # the tasks that are in them
@@ -163,7 +169,7 @@ class AsyncFileTransaction:
             raise TransactionClosedError("the transaction has begun already; make a new one")
         until = None if self._timeout is None else time.monotonic() + self._timeout
         owner = self._owner = this_task()
-        turn = self._turn = turn_at(self._root)
+        turn = self._turn = turn_at(self._turn_at)
         try:
             await turn.take(owner, self._timeout)
         except BaseException:

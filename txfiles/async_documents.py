@@ -13,6 +13,7 @@ from txfiles.documents import Documents, tell_moved
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
+    from txfiles._calls.settings import HasRoot
     from txfiles._documents.document import AnyCodec
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
@@ -41,7 +42,7 @@ class AsyncDocuments:
 
     def __init__(
         self,
-        root: AnyPath,
+        root: AnyPath | HasRoot,
         documents: Mapping[str, Any],
         *,
         codec: AnyCodec | None = None,

@@ -19,6 +19,7 @@ from txfiles.store import FileStore, called
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from txfiles._calls.settings import HasRoot
     from txfiles._documents.document import AnyCodec
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
@@ -67,7 +68,7 @@ class Documents:
 
     def __init__(
         self,
-        root: AnyPath,
+        root: AnyPath | HasRoot,
         documents: Mapping[str, Any],
         *,
         codec: AnyCodec | None = None,
@@ -250,7 +251,7 @@ class JsonDocuments(Documents):
 
     def __init__(
         self,
-        root: AnyPath,
+        root: AnyPath | HasRoot,
         defaults: Mapping[str, Any],
         *,
         indent: int | str | None = 2,

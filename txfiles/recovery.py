@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from txfiles._calls.settings import check_settings
+from txfiles._calls.settings import HasRoot, check_settings, is_far
 from txfiles._commit import inventory
 from txfiles._commit.evidence import Evidence
 from txfiles._commit.home import Home, locate
@@ -24,8 +24,17 @@ from txfiles.errors import JournalVersionError, RecoveryError
 
 if TYPE_CHECKING:
     from txfiles._format.paths import AnyPath
+    from txfiles.objects.engine import Facts
 
-__all__ = ["PendingTransaction", "RecoveredTransaction", "RecoveryReport", "StoreStatus", "recover", "status"]
+__all__ = [
+    "ObjectStatus",
+    "PendingTransaction",
+    "RecoveredTransaction",
+    "RecoveryReport",
+    "StoreStatus",
+    "recover",
+    "status",
+]
 
 _DECISIONS = ("raise", "keep-theirs", "roll-forward", "roll-back")
 
@@ -72,12 +81,48 @@ class StoreStatus:
         return not (self.pending or self.debris or self.unknown)
 
 
-def recover(root: AnyPath, *, timeout: float | None = 10.0, on_conflict: OnConflict = "raise") -> RecoveryReport:
+@dataclass(slots=True)
+class ObjectStatus(StoreStatus):
+    """What there is on object storage: nothing is ever pending there.
+
+    `files` are those of the current state, `packs` the objects with contents, `condemned` objects that gc is going to
+    delete, `floor` the number of the commit below which it may.
+    """
+
+    files: int = 0
+    packs: int = 0
+    condemned: int = 0
+    floor: int = 0
+    tags: list[str] = field(default_factory=list)
+
+    @property
+    def seq(self) -> int:
+        """The number of the last commit."""
+        return 0 if self.head is None else self.head.sequence
+
+    @classmethod
+    def of(cls, facts: Facts) -> ObjectStatus:
+        """REQUIRES: `facts` were asked of the root just now."""
+        head = Head(facts.transaction_id, facts.sequence, [])
+        return cls([], [], [], head=head, **facts.counts())
+
+
+def recover(
+    root: AnyPath | HasRoot,
+    transaction_id: str | None = None,
+    *,
+    timeout: float | None = 10.0,
+    on_conflict: OnConflict = "raise",
+) -> RecoveryReport:
     """Finish or undo what a crash left in `root`, and say what was done. For the start of an application.
 
     Safe to call from many processes at once; on a root that never held a transaction it makes nothing.
 
+    On object storage a crash leaves nothing to do. There it says whether a transaction was committed, if its id is
+    given: `outcome` of the report is `"after"` or `"before"`, and final.
+
     Args:
+        transaction_id: of object storage only, say that of a `CommitOutcomeUnknownError`.
         timeout: seconds to wait for a writer that is at work.
         on_conflict: what to do about files that somebody else changed since the crash: `"raise"`, `"keep-theirs"`
             (finish the rest), `"roll-forward"` (overwrite theirs), `"roll-back"` (undo the rest, keep theirs).
@@ -88,8 +133,17 @@ def recover(root: AnyPath, *, timeout: float | None = 10.0, on_conflict: OnConfl
     check_settings("full", timeout)
     if on_conflict not in _DECISIONS:
         raise ValueError(f"on_conflict is one of {', '.join(_DECISIONS)}, not {on_conflict!r}")
+    if is_far(root):
+        from txfiles.objects.far import far_of
+
+        store = far_of(root).open()
+        if transaction_id is None:
+            return RecoveryReport()
+        return RecoveryReport(outcome="after" if store.is_committed(transaction_id, timeout) else "before")
+    if transaction_id is not None:
+        raise ValueError("the outcome of one transaction can be asked for on object storage only")
     fs = system.current()
-    home = Home.find(fs, locate(fs, root))
+    home = Home.find(fs, _path(root))
     if home is None:
         return RecoveryReport()
     with home:
@@ -113,14 +167,24 @@ class Findings:
         return not (self.damaged or self.conflicts)
 
 
-def verify(root: AnyPath) -> Findings:
+def _path(root: AnyPath | HasRoot) -> bytes:
+    return locate(system.current(), root.root if isinstance(root, HasRoot) else root)
+
+
+def verify(root: AnyPath | HasRoot) -> Findings:
     """Look for damage in the private directory of `root`. Changes nothing.
 
     Reads every journal and, for those that a recovery would roll forward or undo, everything that they need. What is
-    merely pending is sound.
+    merely pending is sound. On object storage it asks the store whether it keeps its conditions, and reads every object
+    that the current state or a tag refers to.
     """
+    if is_far(root):
+        from txfiles.objects.engine import problems
+        from txfiles.objects.far import far_of
+
+        return Findings(problems(far_of(root).open()))
     fs = system.current()
-    home = Home.find(fs, locate(fs, root))
+    home = Home.find(fs, _path(root))
     if home is None:
         return Findings()
     before = None
@@ -163,13 +227,18 @@ def _examine(home: Home) -> Findings:
     return Findings(problems, conflicts)
 
 
-def status(root: AnyPath) -> StoreStatus:
+def status(root: AnyPath | HasRoot) -> StoreStatus:
     """What is in the private directory of `root` now. Changes nothing, takes no lock, needs no write permission.
 
     While a writer is at work its own files show up as pending or debris.
     """
+    if is_far(root):
+        from txfiles.objects.engine import facts
+        from txfiles.objects.far import far_of
+
+        return ObjectStatus.of(facts(far_of(root).open()))
     fs = system.current()
-    home = Home.find(fs, locate(fs, root))
+    home = Home.find(fs, _path(root))
     if home is None:
         return StoreStatus(is_root=False)
     with home:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from txfiles._format.paths import AnyPath
     from txfiles._tree.facts import FileStat
     from txfiles._tree.tree import Tree
+    from txfiles.objects.reader import FarReader
+    from txfiles.objects.state import State
 
 __all__ = ["Snapshot"]
 
@@ -85,9 +87,12 @@ class Snapshot:
         *,
         durable: bool,
         create: bool,
+        far: Callable[[], FarReader] | None = None,
     ) -> None:
         """For `FileStore.snapshot`. Nothing is read before it is entered. Raises `InvalidPathError`."""
-        self._reader: Reader | Nothing | None = None
+        self._reader: Reader | Nothing | FarReader | None = None
+        self._far = far
+        self._state_on_store: State | None = None
         self._fs = fs
         self._root = root
         self._names = list(dict.fromkeys(paths.normalize(name) for name in names))
@@ -119,15 +124,22 @@ class Snapshot:
             raise TransactionClosedError("the snapshot was not entered")
         return self._state_version
 
+    @property
+    def _far_state(self) -> State | None:
+        """The state on object storage that is read; `None` before it is entered."""
+        return self._state_on_store
+
     # -- begin and end ------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         if self._reader is not None or self._ended:
             raise TransactionClosedError("the snapshot was entered already; make a new one")
         self._forks = _forks
-        reader: Reader | Nothing
-        self._of_nothing = self._create and is_missing(self._fs, self._root)
-        if self._of_nothing:
+        reader: Reader | Nothing | FarReader
+        self._of_nothing = self._far is None and self._create and is_missing(self._fs, self._root)
+        if self._far is not None:
+            reader = self._far()
+        elif self._of_nothing:
             reader = Nothing(self._fs, self._root)
         else:
             reader = Reader(self._fs, self._root, self._timeout, durable=self._durable)
@@ -141,6 +153,7 @@ class Snapshot:
             raise
         self._reader = reader
         self._state_version = reader.version
+        self._state_on_store = getattr(reader, "state", None)
         return self
 
     def close(self) -> None:
@@ -165,7 +178,7 @@ class Snapshot:
             finally:  # also where warnings are errors
                 self.close()
 
-    def _open_reader(self) -> Reader | Nothing:
+    def _open_reader(self) -> Reader | Nothing | FarReader:
         if self._reader is None:
             raise TransactionClosedError(f"the snapshot {'has ended' if self._ended else 'was not entered'}")
         return self._reader
@@ -301,7 +314,7 @@ class Snapshot:
 
     def require_unchanged(self, tree: Tree) -> None:
         """Raise `ConflictError` if anything that was read, listed or looked up is otherwise in `tree` now."""
-        view: View[Any] = View(tree.fs, tree, tree.at)
+        view: View[Any] = tree.own_view() or View(tree.fs, tree, tree.at)
         with self._serially():
             for (kind, what), answer in self._answers.items():
                 expected = answer.version if isinstance(answer, _File) else answer
@@ -375,23 +388,26 @@ _QUERIES: dict[str, Callable[[View[Any], bytes], object]] = {
 class _File:
     """An open file, or the content of one, or only what is known of one. Two are equal when they are one inode."""
 
-    __slots__ = ("data", "fd", "stat")
+    __slots__ = ("_version", "data", "fd", "stat")
 
-    def __init__(self, found: Stat, fd: int = -1, data: bytes | None = None) -> None:
+    def __init__(self, found: Stat, fd: int = -1, data: bytes | None = None, version: str = "") -> None:
         self.stat = found
         self.fd = fd
         self.data = data
+        self._version = version  # of a file that is in no file system
 
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _File):
             return NotImplemented
+        if self._version:
+            return self._version == other._version
         return self.stat.st_ino == other.stat.st_ino and self.stat.st_dev == other.stat.st_dev
 
     @property
     def version(self) -> str:
-        return version_of(self.stat)
+        return self._version or version_of(self.stat)
 
     def content(self, fs: FileSystem) -> bytes:
         """REQUIRES: it is open."""
@@ -414,6 +430,9 @@ def _read(fs: FileSystem, fd: int, size: int, path: bytes) -> bytes:
 
 def _open(fs: FileSystem, view: View[C], path: bytes, in_memory: float) -> _File:
     """Open a file, or read it if it has at most so many bytes."""
+    held = view.held(path)
+    if held is not None:
+        return _File(held.stat, -1, held.content(), held.version)
     try:
         at, name, found = view.file(path)
         fd = fs.open_read(at, name)
@@ -436,7 +455,8 @@ def _open(fs: FileSystem, view: View[C], path: bytes, in_memory: float) -> _File
 
 
 def _identify(view: View[C], path: bytes) -> _File:
-    return _File(view.file(path)[2])
+    held = view.held(path)
+    return _File(view.file(path)[2]) if held is None else _File(held.stat, version=held.version)
 
 
 class _Files(Question[list[_File | None]]):
@@ -446,13 +466,13 @@ class _Files(Question[list[_File | None]]):
 
     def __init__(self, fs: FileSystem, names: Sequence[bytes]) -> None:
         self._fs = fs
-        self._names = names
+        self.names = names
 
     def ask(self, view: View[Any]) -> list[_File | None]:
         files: list[_File | None] = []
         kept = 0
         try:
-            for name in self._names:
+            for name in self.names:
                 try:
                     file = _open(self._fs, view, name, _SMALL if kept < _KEEP_OPEN else math.inf)
                 except FileNotFoundError:
@@ -468,7 +488,7 @@ class _Files(Question[list[_File | None]]):
 
     def again(self, view: View[Any]) -> list[_File | None]:
         files: list[_File | None] = []
-        for name in self._names:
+        for name in self.names:
             try:
                 files.append(_identify(view, name))
             except FileNotFoundError:

@@ -7,27 +7,34 @@ import random
 import time
 from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from txfiles import recovery
-from txfiles._calls.settings import check_settings
+from txfiles._calls.settings import HasRoot, check_settings, is_far
 from txfiles._commit.home import is_missing, locate
 from txfiles._commit.recover import RecoveryReport
 from txfiles._disk import system
 from txfiles._format import paths
 from txfiles._reading.lookout import NEVER, Lookout, unreadable
-from txfiles.errors import ConflictError
+from txfiles.errors import ConflictError, TransactionClosedError, UnsupportedFilesystemError
 from txfiles.snapshot import Snapshot
 from txfiles.transaction import FileTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from obstore.store import ObjectStore
+
     from txfiles._asyncio.snapshot import Reads
     from txfiles._commit.recover import OnConflict
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
     from txfiles.aio import AsyncFileTransaction, AsyncSnapshot
+    from txfiles.objects.collect import Collected
+    from txfiles.objects.far import Far
+    from txfiles.objects.reader import FarReader
+    from txfiles.objects.root import Root
+    from txfiles.objects.state import State
 
 __all__ = ["FileStore"]
 
@@ -35,6 +42,8 @@ _BACK_OFF = 0.01  # seconds
 _BACK_OFF_MAX = 1.0
 _LOOK = 0.001
 _LOOK_MAX = 0.05
+_FAR_LOOK = 0.2  # of a root on object storage
+_FAR_LOOK_MAX = 5.0
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -48,7 +57,7 @@ class FileStore:
 
     def __init__(
         self,
-        root: AnyPath,
+        root: AnyPath | HasRoot,
         *,
         durability: Durability = "full",
         timeout: float | None = 10.0,
@@ -56,17 +65,46 @@ class FileStore:
     ) -> None:
         """The arguments are those of `FileTransaction`. Nothing is opened or made yet."""
         check_settings(durability, timeout)
-        self._root = paths.decode(locate(system.current(), root))
+        self._far: Far | None = None
+        if is_far(root):
+            from txfiles.objects.far import far_of
+
+            self._far = far_of(root)
+            self._root = self._far.shown
+        else:
+            self._root = paths.decode(locate(system.current(), root.root if isinstance(root, HasRoot) else root))
         self._durability: Durability = durability
         self._timeout = timeout
         self._create = create
+
+    @classmethod
+    def on(
+        cls,
+        store: ObjectStore,
+        prefix: str = "",
+        *,
+        durability: Durability = "full",
+        timeout: float | None = 10.0,
+        create: bool = False,
+    ) -> Self:
+        """A root on a store of obstore, for credentials and endpoints that the environment does not have.
+
+        The root is below `prefix`; the rest is as for a URL. It cannot be pickled: the store may hold secrets.
+        """
+        from txfiles.objects.far import Far
+
+        made = cls.__new__(cls)
+        check_settings(durability, timeout)
+        made._far = Far(f"{type(store).__name__}/{prefix.strip('/')}", store, prefix)
+        made._root, made._durability, made._timeout, made._create = made._far.shown, durability, timeout, create
+        return made
 
     def __repr__(self) -> str:
         return f"<FileStore {self._root!r}>"
 
     @property
     def root(self) -> str:
-        """The absolute path of the root, symbolic links resolved."""
+        """The absolute path of the root, symbolic links resolved; or its URL, without credentials."""
         return self._root
 
     def transaction(self, *, base: Snapshot | None = None) -> FileTransaction:
@@ -83,18 +121,25 @@ class FileStore:
         ...     tx.write_json("a.json", value)
         """
         create = self._create and (base is None or base._of_nothing)
-        tx = FileTransaction(self._root, durability=self._durability, timeout=self._timeout, create=create)
+        tx = FileTransaction(self._place, durability=self._durability, timeout=self._timeout, create=create)
         if base is not None:
             tx._checks.append(self._require_mine(base).require_unchanged)
         return tx
+
+    @property
+    def _place(self) -> str | FileStore:
+        """What a transaction takes as its root."""
+        return self._root if self._far is None else self
 
     def _require_mine(self, base: Reads) -> Reads:
         if base.root != self._root:
             raise ValueError(f"the snapshot is of {base.root!r}, not of {self._root!r}")
         return base
 
-    def snapshot(self, *names: AnyPath) -> Snapshot:
+    def snapshot(self, *names: AnyPath, tag: str | None = None) -> Snapshot:
         """Reads of the last committed state, see `Snapshot`; a context manager. The files `names` are pinned.
+
+        With `tag`, on object storage, of the state that has this tag instead; entering raises `KeyError` for none.
 
         >>> with store.snapshot("a.json", "b.json") as snap:
         ...     a, b = snap.read_json("a.json"), snap.read_json("b.json")
@@ -102,7 +147,19 @@ class FileStore:
         True
         """
         fs, root, durable = system.current(), paths.encode(self._root), self._durability == "full"
-        return Snapshot(fs, root, names, self._timeout, durable=durable, create=self._create)
+        far = None if self._far is None else partial(self._far_reader, self._far, tag)
+        if far is None and tag is not None:
+            raise _no_tags(self._root)
+        return Snapshot(fs, root, names, self._timeout, durable=durable, create=self._create, far=far)
+
+    def _far_reader(self, far: Far, tag: str | None) -> FarReader:
+        from txfiles.objects.engine import state_of_tag
+        from txfiles.objects.reader import FarReader
+
+        def state(root: Root) -> State:
+            return root.newest() if tag is None else state_of_tag(root, tag)
+
+        return FarReader(partial(far.open, create=self._create), state)
 
     def update(self, change: Callable[[FileTransaction], T], *, retries: int = 10, group: bool = False) -> T:
         """Run `change(tx)` in a transaction, commit, and return its value; after a `ConflictError` do it again.
@@ -148,13 +205,14 @@ class FileStore:
     def _update_in_group(self, change: Callable[[FileTransaction], T]) -> T:
         from txfiles._groups.threads import gathering_of
 
-        make = partial(FileTransaction, self._root, durability=self._durability, create=self._create)
+        make = partial(FileTransaction, self._place, durability=self._durability, create=self._create)
         gathering = gathering_of(self._settings, lambda left: make(timeout=left), self._root, self._timeout)
         return gathering.run(partial(called, change))
 
     @property
     def _settings(self) -> tuple[object, ...]:
-        return self._root, self._durability, self._timeout, self._create
+        place = self._root if self._far is None else self._far.key
+        return place, self._durability, self._timeout, self._create
 
     def state_version(self) -> str:
         """The version of the committed state: an opaque string that changes with every commit, and with nothing else.
@@ -162,6 +220,8 @@ class FileStore:
         It takes some tens of microseconds, no lock, no write permission. A commit counts when it has ended; one that
         a crash left unfinished, when it was recovered. `Snapshot.state_version` is the same for the state that is read.
         """
+        if self._far is not None:
+            return self._far.open(create=self._create).newest().version
         if self._is_missing():
             return NEVER
         lookout = Lookout(system.current(), paths.encode(self._root))
@@ -177,7 +237,7 @@ class FileStore:
         """Wait until the state is no longer `since`, at most `timeout` seconds (`None`: for ever); the version then.
 
         So it returns `since` if nothing was committed in time. It looks at growing intervals of up to 50 ms, without
-        a lock.
+        a lock; on object storage of 0.2 to 5 s.
 
         >>> with store.snapshot("a.json") as snap:
         ...     a = snap.read_json("a.json")
@@ -186,14 +246,60 @@ class FileStore:
         """
         check_settings(self._durability, timeout)
         until = math.inf if timeout is None else time.monotonic() + timeout
-        intervals = _intervals()
+        intervals = self._intervals()
         while (version := self.state_version()) == since and (left := until - time.monotonic()) > 0:
             time.sleep(min(next(intervals), left))
         return version
 
     def _is_missing(self) -> bool:
         """The root is still to be made; reading makes nothing."""
-        return self._create and is_missing(system.current(), paths.encode(self._root))
+        return self._far is None and self._create and is_missing(system.current(), paths.encode(self._root))
+
+    def _intervals(self) -> Iterator[float]:
+        return _intervals(_LOOK, _LOOK_MAX) if self._far is None else _intervals(_FAR_LOOK, _FAR_LOOK_MAX)
+
+    # -- object storage -----------------------------------------------------------------------------------------
+
+    def tag(self, name: str, snapshot: Snapshot | None = None) -> None:
+        """Keep a state under a name, on object storage: that of a snapshot, or else the newest. It does not expire.
+
+        What had the name before is let go. Raises `SnapshotExpiredError` for a state that gc may already have begun to
+        delete, `UnsupportedFilesystemError` for a directory, and what a commit raises.
+        """
+        from txfiles.objects.tags import tag
+
+        root = self._open()
+        state = root.newest() if snapshot is None else self._require_mine(snapshot)._far_state
+        if state is None:
+            raise TransactionClosedError("the snapshot was not entered")
+        tag(root, name, state, self._timeout)
+
+    def untag(self, name: str) -> None:
+        """Let the state with this tag go. Raises `KeyError` for none, and what `tag` raises."""
+        from txfiles.objects.tags import untag
+
+        untag(self._open(), name, self._timeout)
+
+    def tags(self) -> list[str]:
+        """The tags of the root, sorted; `UnsupportedFilesystemError` for a directory."""
+        return sorted(self._open().newest().tags)
+
+    def gc(self, *, grace_commits: int = 1000, grace_seconds: float = 86400) -> Collected:
+        """Delete objects that nothing refers to, on object storage; any number of processes at once, at any time.
+
+        Safe beside every writer, however slow. What a run finds goes some runs later, once `grace_commits` commits and
+        `grace_seconds` have passed: snapshots that are older may expire then, but for those with a tag.
+        """
+        from txfiles.objects.collect import collect
+
+        if grace_commits < 0 or not 0 <= grace_seconds < math.inf:
+            raise ValueError("the grace is a number of commits and of seconds, 0 or more")
+        return collect(self._open(), grace_commits, grace_seconds)
+
+    def _open(self) -> Root:
+        if self._far is None:
+            raise _no_tags(self._root)
+        return self._far.open(create=self._create)
 
     # -- asyncio ------------------------------------------------------------------------------------------------
 
@@ -208,7 +314,7 @@ class FileStore:
         from txfiles.aio import AsyncFileTransaction
 
         create = self._create and (base is None or base._snapshot._of_nothing)
-        tx = AsyncFileTransaction(self._root, durability=self._durability, timeout=self._timeout, create=create)
+        tx = AsyncFileTransaction(self._place, durability=self._durability, timeout=self._timeout, create=create)
         if base is not None:
             tx._checks.append(self._require_mine(base._snapshot).require_unchanged)
         return tx
@@ -238,7 +344,7 @@ class FileStore:
 
         from txfiles._groups.tasks import gathering_of
 
-        make = partial(AsyncFileTransaction, self._root, durability=self._durability, create=self._create)
+        make = partial(AsyncFileTransaction, self._place, durability=self._durability, create=self._create)
         gathering = gathering_of(self._settings, lambda left: make(timeout=left), self._root, self._timeout)
         return await update(lambda: gathering.run(change), _pauses(retries))
 
@@ -247,19 +353,19 @@ class FileStore:
         from txfiles.aio import wait_for_change
 
         check_settings(self._durability, timeout)
-        return await wait_for_change(self.state_version, since, timeout, _intervals())
+        return await wait_for_change(self.state_version, since, timeout, self._intervals())
 
-    def recover(self, *, on_conflict: OnConflict = "raise") -> RecoveryReport:
+    def recover(self, transaction_id: str | None = None, *, on_conflict: OnConflict = "raise") -> RecoveryReport:
         """`txfiles.recover` on this root, with this store's timeout; a root that `create` is to make is clean."""
         if self._is_missing():
             return RecoveryReport()
-        return recovery.recover(self._root, timeout=self._timeout, on_conflict=on_conflict)
+        return recovery.recover(self._place, transaction_id, timeout=self._timeout, on_conflict=on_conflict)
 
     def status(self) -> recovery.StoreStatus:
         """`txfiles.status` of this root; one that `create` is to make is clean."""
         if self._is_missing():
             return recovery.StoreStatus(is_root=False)
-        return recovery.status(self._root)
+        return recovery.status(self._place)
 
 
 def called(change: Callable[[A], T], argument: A) -> T:
@@ -278,9 +384,13 @@ def _pauses(retries: int) -> Iterator[float]:
     return (random.uniform(0, min(_BACK_OFF * 2**attempt, _BACK_OFF_MAX)) for attempt in range(retries))
 
 
-def _intervals() -> Iterator[float]:
+def _intervals(interval: float, longest: float) -> Iterator[float]:
     """Seconds between looks, without end."""
-    interval = _LOOK
     while True:
         yield interval
-        interval = min(interval * 1.5, _LOOK_MAX)
+        interval = min(interval * 1.5, longest)
+
+
+def _no_tags(root: str) -> UnsupportedFilesystemError:
+    message = f"{root!r} is a directory; tags and gc are of roots on object storage, a copy of a directory is a sync"
+    return UnsupportedFilesystemError(message, path=root)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from txfiles._calls.changing import Changing
-from txfiles._calls.settings import check_settings
+from txfiles._calls.settings import HasRoot, check_settings, is_far
 from txfiles._commit import two_phase
 from txfiles._commit.home import Home, locate
 from txfiles._commit.inventory import read_head
@@ -19,7 +19,13 @@ from txfiles._disk.lock import here
 from txfiles._format import paths
 from txfiles._tree.staging import Staging
 from txfiles._tree.tokens import Tokens
-from txfiles.errors import LockTimeoutError, SettleError, TransactionClosedError, TxFilesError
+from txfiles.errors import (
+    LockTimeoutError,
+    SettleError,
+    TransactionClosedError,
+    TxFilesError,
+    UnsupportedFilesystemError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +35,8 @@ if TYPE_CHECKING:
     from txfiles._format.paths import AnyPath
     from txfiles._tree.tree import Tree
     from txfiles.errors import Outcome
+    from txfiles.objects.engine import Engine
+    from txfiles.objects.far import Far
 
 __all__ = ["FileTransaction"]
 
@@ -50,9 +58,11 @@ class FileTransaction(Changing):
     ...     tx.write_json("b.json", {"two": 2})
     """
 
+    _engine: Engine  # of a root on a store
+
     def __init__(
         self,
-        root: AnyPath,
+        root: AnyPath | HasRoot,
         *,
         durability: Durability = "full",
         timeout: float | None = 10.0,
@@ -61,14 +71,22 @@ class FileTransaction(Changing):
         """Nothing is opened, locked or made before `begin`. Raises `ValueError` for a setting that is none.
 
         Args:
-            root: the directory; it must exist unless `create`. It is fixed here: a later `chdir` changes nothing.
+            root: the directory; it must exist unless `create`. It is fixed here: a later `chdir` changes nothing. Or a
+                URL, such as `"s3://bucket/prefix"`, see docs/object-storage.md; or a `FileStore`, for its root alone.
             durability: `"full"`, safe against power loss once the commit returned; `"process"`, no fsync at all, safe
                 against the death of the process only.
             timeout: seconds to wait for other writers of the root; `None` for ever, `0` not at all.
             create: make the root when it is missing.
         """
         check_settings(durability, timeout)
-        super().__init__(locate(system.current(), root))
+        self._far: Far | None = None
+        if is_far(root):
+            from txfiles.objects.far import far_of
+
+            self._far = far_of(root)
+            super().__init__(paths.encode(self._far.shown))
+        else:
+            super().__init__(locate(system.current(), root.root if isinstance(root, HasRoot) else root))
         self._durability: Durability = durability
         self._timeout = timeout
         self._create = create
@@ -89,6 +107,8 @@ class FileTransaction(Changing):
         """
         if self._state != "new":
             raise TransactionClosedError("the transaction has begun already; make a new one")
+        if self._far is not None:
+            return self._begin_far(self._far)
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         while True:
             with paths.Naming(self._root), paths.Below(self._root):
@@ -104,6 +124,16 @@ class FileTransaction(Changing):
             if deadline is not None and time.monotonic() >= deadline:
                 raise LockTimeoutError(waiting, path=paths.decode(self._root))
             time.sleep(_WAIT_FOR_DECISION)
+
+    def _begin_far(self, far: Far) -> Self:
+        from txfiles.objects.engine import Engine
+
+        self._engine = Engine(far, self._timeout, create=self._create)
+        self._staging = self._engine.staged
+        self._tokens = self._staging.tokens
+        self._pid = self._fs.pid()
+        self._state = "open"
+        return self
 
     def _enter(self, home: Home, deadline: float | None) -> str | None:
         """Lock and recover; what to wait for, or `None` when the transaction is open."""
@@ -143,8 +173,9 @@ class FileTransaction(Changing):
         try:
             self._outcome = "unknown"
             self._refuse_open_files()
-            journal = prepare(self._home, self._staging, self._durability)
-            if journal is not None:
+            if self._far is not None:
+                self._engine.commit(self._checks)
+            elif (journal := prepare(self._home, self._staging, self._durability)) is not None:
                 Commit(self._home, journal)()
             self._outcome = "after"
         except BaseException as failure:
@@ -214,6 +245,9 @@ class FileTransaction(Changing):
         self._require_mine()
         with self._mutex:
             self._require_open()
+            if self._far is not None:
+                message = "object storage has no prepared transactions; record transaction_id, and ask recover() for it"
+                raise UnsupportedFilesystemError(message, path=paths.decode(self._root))
             self._refuse_open_savepoint()
             try:
                 self._refuse_open_files()
@@ -245,7 +279,9 @@ class FileTransaction(Changing):
         try:
             if cause is not None:
                 self._outcome = getattr(cause, "outcome", "before")
-            elif self._outcome == "unknown":
+            if self._far is not None:
+                self._engine.failed(failure)
+            elif cause is None and self._outcome == "unknown":
                 with suppress(OSError, TxFilesError):  # then the next transaction does it
                     run_to_end(self._bring_to_rest)
         finally:
@@ -268,7 +304,7 @@ class FileTransaction(Changing):
             except Exception as error:
                 failed = error
             self._tokens.forget()
-            self._home.close()
+            self._close()
             if failed is not None:
                 raise failed
 
@@ -278,8 +314,12 @@ class FileTransaction(Changing):
             try:
                 run_to_end(end)
             finally:
-                self._home.close()
+                self._close()
             raise
+
+    def _close(self) -> None:
+        if self._far is None:
+            self._home.close()
 
     def __enter__(self) -> Self:
         return self.begin()
@@ -287,6 +327,8 @@ class FileTransaction(Changing):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._far is not None and self._state == "open":
+            self._engine.failed(error)
         try:
             if self._state == "prepared" and self._pid == self._fs.pid():
                 self._end(discard=False)

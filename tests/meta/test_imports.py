@@ -41,8 +41,9 @@ LAYERS = """
     prepared
     recovery  snapshot  transaction
 
-    objects.collect  objects.tags
-    objects.root
+    objects.engine
+    objects.far  objects.collect  objects.reader  objects.staging  objects.tags
+    objects.root  objects.view
     objects.commit
     objects.probe  objects.settle
     objects.change
@@ -109,7 +110,7 @@ DOORS = {
     "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
     "_documents": {"codecs", "document", "family", "members", "patterns"},
     "_reading": {"lookout", "nothing", "question", "reader"},
-    "objects": {"collect", "read", "root", "tags"},
+    "objects": {"collect", "engine", "far", "reader", "root", "state", "tags"},
     "_groups": {"tasks", "threads"},
     "_asyncio": {"file", "snapshot", "tasks", "worker"},
 }
@@ -131,7 +132,7 @@ ONLY_IN = {
     "ctypes": {"_disk.system", "_disk.fsyncs", "testing"},
     "filelock": {"_disk.lock"},
     "orjson": {"_format.json", "_format.journal", "objects.state", "objects.tree"},
-    "obstore": {"objects.requests"},
+    "obstore": {"objects.far", "objects.requests", "store"},
     "asyncio": {
         "_asyncio.file",
         "_asyncio.snapshot",

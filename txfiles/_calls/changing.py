@@ -79,7 +79,7 @@ class Changing(Opening):
         """
         with self._call() as staging, staging.step():
             place = self._target(staging, path)
-            there = staging.chunks(place.path) if place.identity is not None else ()
+            there = staging.chunks(place.path) if staging.look(place.path) is not None else ()
             self._stage(staging, place, chain(there, chunks_of(data)), mode)
 
     def write_json(

@@ -128,6 +128,8 @@ class Opening(Reading):
                 writer.discard()
 
         try:
+            if form.how == "a" and not exists:
+                staging.look(place.path)  # that there is none is what this depends on
             if form.how in "ra" and exists:
                 for chunk in staging.chunks(place.path):
                     writer.write(chunk)

@@ -3,8 +3,29 @@
 from __future__ import annotations
 
 import math
+import re
+from typing import Protocol, runtime_checkable
 
 _AGES = 1e12  # seconds; more than clocks can add
+
+
+_URL = re.compile(r"(s3a?|gs|azure|az|adl|abfss?|memory|file|https?)://")
+
+
+def is_far(root: object) -> bool:
+    """Whether a root is on object storage: a URL, or a store that was made from one. Imports nothing of it."""
+    if isinstance(root, str):
+        return "://" in root and _URL.match(root) is not None
+    return getattr(root, "_far", None) is not None
+
+
+@runtime_checkable
+class HasRoot(Protocol):
+    """A `FileStore`, given where a root is meant."""
+
+    @property
+    def root(self) -> str: ...
+    def transaction(self) -> object: ...
 
 
 class Unset:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from txfiles._commit.inventory import Inventory, Pending
     from txfiles._format.journal import Journal, Operation
     from txfiles._format.layout import State
+    from txfiles.errors import Outcome
 
 OnConflict = Literal["raise", "keep-theirs", "roll-forward", "roll-back"]
 
@@ -48,6 +49,7 @@ class RecoveryReport:
     `rolled_forward` and `rolled_back` are transactions, `waiting` those that were prepared and wait for a decision;
     `removed` are names of the private directory that nothing needed, `unknown` names of txfiles that were left alone
     because they are not what they should be. `foreign` are files that somebody else put there; they do no harm.
+    `outcome` is that of the transaction that was asked for, on object storage.
     """
 
     rolled_forward: list[RecoveredTransaction] = field(default_factory=list)
@@ -56,6 +58,7 @@ class RecoveryReport:
     removed: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
+    outcome: Outcome | None = None
 
     @property
     def clean(self) -> bool:

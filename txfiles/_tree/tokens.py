@@ -242,7 +242,7 @@ class Writer:
 
     def __init__(self, tokens: Tokens, number: int, fd: int, path: bytes) -> None:
         self.number = number
-        self.size = 0
+        self.size: int = 0
         self._path = path
         self._tokens = tokens
         self._fs = tokens.fs

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import stat
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txfiles._disk.system import release
 from txfiles._format import paths
@@ -44,6 +44,10 @@ class Tree:
         self._borders = Borders(fs, root_fd, root)
         self._reachable: set[bytes] = {paths.ROOT}
         self._inside: set[bytes] = {paths.ROOT}
+
+    def own_view(self) -> Any:
+        """A view of this tree, if it is one that `View` cannot make."""
+        return None
 
     def close(self) -> None:
         """Close every directory but the root, and forget what was known about them."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import stat
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from txfiles._format import paths
@@ -14,7 +15,7 @@ from txfiles._tree.tree import Node, Tree, kind_of, resolve
 from txfiles.errors import InvalidPathError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from txfiles._disk.system import FileSystem, Stat
     from txfiles._format.journal import Identity, Meta
@@ -25,6 +26,14 @@ class Content(Protocol):
 
     @property
     def identity(self) -> Identity: ...
+
+
+class Held(NamedTuple):
+    """A file that is in no file system: its version and what is known of it, and how to get its content."""
+
+    version: str
+    stat: Stat
+    content: Callable[[], bytes]
 
 
 class Absent:
@@ -93,8 +102,8 @@ class View(Generic[C]):
         """`look` for a path that a directory was listed with."""
         return self.look(path)
 
-    def held(self, path: bytes) -> tuple[str, bytes] | None:
-        """Version and content of a file that is in no file system; `None` where `file` tells."""
+    def held(self, path: bytes) -> Held | None:
+        """A file that is in no file system; `None` where `file` tells."""
         return None
 
     def exists(self, path: bytes) -> bool:

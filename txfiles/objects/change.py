@@ -50,6 +50,11 @@ class Change:
     listings: dict[bytes, dict[bytes, str]] = field(default_factory=dict)
     writes: dict[bytes, Put | MakeDirectory | None] = field(default_factory=dict)
     alter: Callable[[State], State] | None = None
+    checks: list[Callable[[Reading], None]] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.writes and self.alter is None
 
     def contents(self) -> Iterator[Content]:
         """Those that need a place in a pack."""
@@ -66,9 +71,15 @@ class Change:
         for path, names in self.listings.items():
             if reading.listing(path) != names:
                 raise _changed(path)
+        for check in self.checks:
+            check(reading)
         for path, put in self.writes.items():
             if put is None:
                 continue
+            if isinstance(put, MakeDirectory) and path not in self.reads:
+                found = reading.find(path)
+                if found is not None and found.kind == "file":
+                    raise _changed(path)
             above = reading.file_above(path)
             if above is not None and above not in self.writes:
                 raise _changed(above)
@@ -89,7 +100,7 @@ class Change:
         delta, files = dict(state.delta), state.files
         for path, put in self.writes.items():
             old = reading.entry(path)
-            entry = None if put is None else _entry(put, reading, places)
+            entry = None if put is None else _entry(put, old, reading, places)
             files += (entry is not None and entry.is_file) - (old is not None and old.is_file)
             if entry is not None or tree.lookup(reading, state.root, path) is not None:
                 delta[path] = entry
@@ -99,7 +110,7 @@ class Change:
         return state if self.alter is None else self.alter(state)
 
 
-def _entry(put: Put | MakeDirectory, reading: Reading, places: Places) -> Entry:
+def _entry(put: Put | MakeDirectory, old: Entry | None, reading: Reading, places: Places) -> Entry:
     if isinstance(put, MakeDirectory):
         return Entry(put.version)
     if put.content is None:
@@ -107,13 +118,14 @@ def _entry(put: Put | MakeDirectory, reading: Reading, places: Places) -> Entry:
         source = reading.entry(put.origin[0])  # as it lies now: it may have moved to another pack since it was read
         assert source is not None
         assert source.version == put.origin[1]
-        return source._replace(version=put.version, mode=put.mode)
+        return source._replace(version=put.version, mode=source.mode if put.mode is None else put.mode)
     content = put.content
+    mode = old.mode if put.mode is None and old is not None else put.mode
     if content.size <= INLINE:
-        return Entry(put.version, content.size, content.digest, put.mode, content.read())
+        return Entry(put.version, content.size, content.digest, mode, content.read())
     pack, offset = places.get(content) or content.place or ("", 0)
     assert pack
-    return Entry(put.version, content.size, content.digest, put.mode, None, pack, offset)
+    return Entry(put.version, content.size, content.digest, mode, None, pack, offset)
 
 
 def _changed(path: bytes) -> ConflictError:

@@ -29,11 +29,10 @@ _KINDS = ("pack", "hist", "snap")
 
 @dataclass
 class Collected:
-    """What a run did: how many objects it condemned and deleted, how many wait, and the floor now."""
+    """What a run did: how many objects it condemned and deleted, the floor now, and the lists it has finished."""
 
     condemned: int = 0
     deleted: int = 0
-    waiting: int = 0
     floor: int = 0
     lists: list[str] = field(default_factory=list)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import tempfile
 import threading
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +41,39 @@ class Spool:
 
     def close(self) -> None:
         self._file.close()
+
+
+class RawReader(io.RawIOBase):
+    """A spool as it is read from its beginning; owns it."""
+
+    def __init__(self, spool: Spool, size: int) -> None:
+        self._spool = spool
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._spool.read(self._at, min(len(buffer), max(0, self._size - self._at)))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        at = offset + (0, self._at, self._size)[whence]
+        if at < 0:
+            raise OSError(errno.EINVAL, "a negative position")
+        self._at = at
+        return at
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._spool.close()
 
 
 class Content:

@@ -170,6 +170,40 @@ class StoreRequests:
         return _Errors(key)
 
 
+_TIMEOUT = "30s"  # of one request
+
+
+def store_of(url: str) -> ObjectStore:
+    """The store of a URL, with what the environment says. Raises `UnsupportedFilesystemError`, `OSError`."""
+    require_process()
+    try:
+        from obstore.store import MemoryStore, from_url
+    except ImportError as error:
+        message = "object storage needs obstore: pip install 'txfiles[objects]'"
+        raise UnsupportedFilesystemError(message, path=url.partition("?")[0]) from error
+    if url.startswith("memory:"):
+        return MemoryStore()
+    try:
+        return from_url(url, retry_config={"max_retries": 0}, client_options={"timeout": _TIMEOUT})
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        message = f"{url.partition('?')[0]} cannot be opened: {without_secrets(str(error))}"
+        raise UnsupportedFilesystemError(message, path=url.partition("?")[0]) from None
+
+
+def without_retries(store: ObjectStore) -> ObjectStore:
+    """The same store, which does not repeat requests by itself, if it can be had."""
+    try:
+        arguments, settings = store.__getnewargs_ex__()  # type: ignore[union-attr]
+        again: ObjectStore = type(store)(*arguments, **{**settings, "retry_config": {"max_retries": 0}})
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:
+        return store
+    return again
+
+
 class _Errors:
     """A block in which the store's errors become those of this module."""
 

@@ -38,6 +38,7 @@ class Root:
         self.shown = shown
         self.source: Source = Source(requests, clock or Clock(), shown)
         self.committer: Committer = Committer(self)
+        self.stale: bool = False  # the next transaction asks for the newest state first
         self._remote = remote
         self._known: Known | None = None
         self._mutex = threading.Lock()

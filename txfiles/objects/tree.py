@@ -59,6 +59,10 @@ class Pack:
         self.pieces: list[bytes] = []
         self.nodes: list[tuple[int, Node, int]] = []
 
+    def node(self, ref: Ref) -> Node | None:
+        """A node that is in it, which nobody can load yet."""
+        return next((node for offset, node, _ in self.nodes if (self.name, offset) == (ref.pack, ref.offset)), None)
+
     def add(self, data: bytes) -> int:
         """Append; returns the offset."""
         offset = self.size
@@ -180,7 +184,7 @@ def update(nodes: Nodes, root: Ref | None, changes: dict[bytes, Entry | None], p
     if not pieces:
         return None
     while isinstance(top := pieces[0].node, Inner) and len(top.refs) == 1:  # the tree has become lower
-        below = nodes.load(top.refs[0])
+        below = pack.node(top.refs[0]) or nodes.load(top.refs[0])
         if isinstance(below, Leaf):
             return top.refs[0]
         pieces = [_Piece(b"", top.refs[0], below)]
