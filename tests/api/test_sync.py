@@ -586,6 +586,16 @@ def test_what_a_pattern_leaves_alone(root: Path, source: Path, pattern: str, lef
     assert ("build/gone" in now) == (pattern in ("build", "/build", "build/"))
 
 
+def test_a_link_that_is_followed_is_excluded_as_a_directory(root: Path, source: Path) -> None:
+    _with_links(source)
+    (root / "current").mkdir()
+    (root / "current/f").write_text("theirs")
+    assert main(["sync", str(source), str(root), "--delete", "--exclude", "current/"]) == 0
+    assert (root / "current/f").read_text() == "theirs"
+    assert main(["sync", str(source), str(root), "--delete", "--links", "--exclude", "current/"]) == 1
+    assert (root / "current/f").read_text() == "theirs"
+
+
 def test_directories_are_made_and_removed(root: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (source / "empty/deeper").mkdir(parents=True)
     (root / "gone/deep").mkdir(parents=True)

@@ -7,7 +7,7 @@ from re import compile as compiled
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 
 class Excludes:
@@ -22,10 +22,10 @@ class Excludes:
             for pattern in patterns
         ]
 
-    def match(self, name: str, *, is_dir: bool) -> bool:
-        """Whether a name is excluded whose parents are not."""
+    def match(self, name: str, is_dir: Callable[[], bool]) -> bool:
+        """Whether a name is excluded whose parents are not. What it is is asked only where a pattern wants to know."""
         last = name.rpartition("/")[2]
         return any(
-            (is_dir or not directories) and (matches(name) or not (whole or not matches(last)))
+            (matches(name) or (not whole and matches(last))) and (not directories or is_dir())
             for matches, whole, directories in self._patterns
         )

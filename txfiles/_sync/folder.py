@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from txfiles._format import paths
@@ -109,7 +110,7 @@ class Folder:
                 if paths.is_private(os.fsencode(item.name)):
                     continue
                 with paths.Naming(os.fsencode(self.shown(name)), always=True):
-                    if self._excludes.match(name, is_dir=item.is_dir(follow_symlinks=False)):
+                    if self._excludes.match(name, partial(item.is_dir, follow_symlinks=self._follow)):
                         _keep(kept, name)
                         continue
                     yield name, self._listed(item, name, fd, chain)
