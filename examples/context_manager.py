@@ -139,7 +139,11 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=40, help="how many children to kill (default: 40)")
     parser.add_argument("--naive", action="store_true", help="write the four files one after another")
     options = parser.parse_args()
-    directory = Path(options.directory or tempfile.mkdtemp(prefix="context-")) / "context"
+    with tempfile.TemporaryDirectory(prefix="context-") as temporary:  # gone at the end
+        return run(Path(options.directory or temporary) / "context", options)
+
+
+def run(directory: Path, options: argparse.Namespace) -> int:
     make = NaiveContextManager if options.naive else ContextManager
 
     manager = make(directory)

@@ -312,7 +312,7 @@ class Snapshot:
 
     # -- optimistic transactions --------------------------------------------------------------------------------
 
-    def require_unchanged(self, tree: Tree) -> None:
+    def _require_unchanged(self, tree: Tree) -> None:
         """Raise `ConflictError` if anything that was read, listed or looked up is otherwise in `tree` now."""
         view: View[Any] = tree.own_view() or View(tree.fs, tree, tree.at)
         with self._serially():

@@ -123,7 +123,7 @@ class FileStore:
         create = self._create and (base is None or base._of_nothing)
         tx = FileTransaction(self._place, durability=self._durability, timeout=self._timeout, create=create)
         if base is not None:
-            tx._checks.append(self._require_mine(base).require_unchanged)
+            tx._checks.append(self._require_mine(base)._require_unchanged)
         return tx
 
     @property
@@ -316,7 +316,7 @@ class FileStore:
         create = self._create and (base is None or base._snapshot._of_nothing)
         tx = AsyncFileTransaction(self._place, durability=self._durability, timeout=self._timeout, create=create)
         if base is not None:
-            tx._checks.append(self._require_mine(base._snapshot).require_unchanged)
+            tx._checks.append(self._require_mine(base._snapshot)._require_unchanged)
         return tx
 
     def async_snapshot(self, *names: AnyPath) -> AsyncSnapshot:
