@@ -205,6 +205,20 @@ def test_n07_a_recovery_in_such_a_sandbox_touches_nothing_and_readers_read(root:
 
 
 @pytest.mark.needs("landlock")
+def test_n07_a_root_at_rest_is_read_in_such_a_sandbox(root: Path) -> None:
+    code = """
+        from txfiles import status
+        print(recover(root).clean, status(root).clean)
+        with FileStore(root).snapshot() as snap:
+            print(snap.read_text("a"))
+    """
+    with FileTransaction(root) as tx:
+        tx.write("a", "a")
+    done = run_python(dedent(_CONFINED) + dedent(code), root, "no", cwd=CHECKOUT).check()
+    assert done.stdout.split() == ["True", "True", "a"]
+
+
+@pytest.mark.needs("landlock")
 def test_n07_a_sandbox_that_comes_later_is_named_at_the_commit(root: Path) -> None:
     code = """
         from tests.support.sandbox import confine
