@@ -131,6 +131,11 @@ class SimAndReal(RuleBasedStateMachine):
     def open_append(self, at: int, name: bytes) -> None:
         self.both.open(lambda fs, fd: fs.open_append(fd(at), name))
 
+    @rule(at=which, name=openable)
+    @precondition(room)
+    def open_write(self, at: int, name: bytes) -> None:
+        self.both.open(lambda fs, fd: fs.open_write(fd(at), name))
+
     @rule(at=which, name=names, mode=st.sampled_from(MODES))
     @precondition(room)
     def create(self, at: int, name: bytes, mode: int) -> None:
@@ -148,6 +153,18 @@ class SimAndReal(RuleBasedStateMachine):
     @rule(fd=which, data=st.binary(max_size=6))
     def write(self, fd: int, data: bytes) -> None:
         self.both.run(lambda fs, of: fs.write(of(fd), memoryview(data)))
+
+    @rule(fd=which, size=st.integers(0, 9), offset=st.integers(0, 9))
+    def read_at(self, fd: int, size: int, offset: int) -> None:
+        self.both.run(lambda fs, of: fs.read_at(of(fd), size, offset))
+
+    @rule(fd=which, data=st.binary(max_size=6), offset=st.integers(0, 9))
+    def write_at(self, fd: int, data: bytes, offset: int) -> None:
+        self.both.run(lambda fs, of: fs.write_at(of(fd), memoryview(data), offset))
+
+    @rule(fd=which, size=st.integers(1, 12))
+    def allocate(self, fd: int, size: int) -> None:
+        self.both.run(lambda fs, of: fs.allocate(of(fd), size))
 
     @rule(fd=which, offset=st.integers(-2, 9), whence=st.sampled_from([os.SEEK_SET, os.SEEK_CUR, os.SEEK_END]))
     def seek(self, fd: int, offset: int, whence: int) -> None:
@@ -198,6 +215,14 @@ class SimAndReal(RuleBasedStateMachine):
     def rename(self, at: int, name: bytes, to: int, new: bytes) -> None:
         self.both.run(lambda fs, fd: fs.rename(fd(at), name, fd(to), new))
 
+    @rule(at=which, name=names, to=which, new=names)
+    def rename_new(self, at: int, name: bytes, to: int, new: bytes) -> None:
+        self.both.run(lambda fs, fd: fs.rename_new(fd(at), name, fd(to), new))
+
+    @rule(at=which, name=names, to=which, new=names)
+    def exchange(self, at: int, name: bytes, to: int, new: bytes) -> None:
+        self.both.run(lambda fs, fd: fs.exchange(fd(at), name, fd(to), new))
+
     @rule(fd=which, mode=st.sampled_from(MODES))
     def chmod(self, fd: int, mode: int) -> None:
         self.both.run(lambda fs, of: fs.chmod(of(fd), mode))
@@ -225,6 +250,7 @@ class SimAndReal(RuleBasedStateMachine):
     @rule(fd=which)
     def sync(self, fd: int) -> None:
         self.both.run(lambda fs, of: fs.sync_file(of(fd)))
+        self.both.run(lambda fs, of: fs.sync_data(of(fd)))
         self.both.run(lambda fs, of: fs.sync_dir(of(fd)))
         self.both.run(lambda fs, of: fs.start_writeback(of(fd)))
 

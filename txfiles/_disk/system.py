@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import hashlib
 import os
 import stat as stat_module
 import struct
@@ -57,10 +58,14 @@ class FileSystem(Protocol):
     def open_dir(self, at: int | None, name: bytes, *, follow: bool = False) -> int: ...
     def open_read(self, at: int, name: bytes) -> int: ...
     def open_append(self, at: int, name: bytes) -> int: ...
+    def open_write(self, at: int, name: bytes) -> int: ...
     def create(self, at: int, name: bytes, mode: int = 0o600) -> int: ...
     def close(self, fd: int) -> None: ...
     def read(self, fd: int, size: int) -> bytes: ...
     def write(self, fd: int, data: bytes | memoryview) -> int: ...
+    def read_at(self, fd: int, size: int, offset: int) -> bytes: ...
+    def write_at(self, fd: int, data: bytes | memoryview, offset: int) -> int: ...
+    def allocate(self, fd: int, size: int) -> None: ...
     def seek(self, fd: int, offset: int, whence: int) -> int: ...
     def truncate(self, fd: int, size: int) -> None: ...
     def fileno(self, fd: int) -> int: ...
@@ -69,6 +74,7 @@ class FileSystem(Protocol):
     def mount_id(self, at: int, name: bytes = b"") -> int: ...
     def project(self, fd: int) -> tuple[int, bool]: ...
     def confined(self, at: int, directory: bytes) -> bool: ...
+    def session(self, fd: int) -> bytes: ...
     def readlink(self, at: int, name: bytes) -> bytes: ...
     def symlink(self, text: bytes, at: int, name: bytes) -> None: ...
     def listdir(self, fd: int) -> list[bytes]: ...
@@ -76,6 +82,8 @@ class FileSystem(Protocol):
     def rmdir(self, at: int, name: bytes) -> None: ...
     def link(self, at: int, name: bytes, to: int, new: bytes) -> None: ...
     def rename(self, at: int, name: bytes, to: int, new: bytes) -> None: ...
+    def rename_new(self, at: int, name: bytes, to: int, new: bytes) -> None: ...
+    def exchange(self, at: int, name: bytes, to: int, new: bytes) -> None: ...
     def unlink(self, at: int, name: bytes) -> None: ...
     def chmod(self, fd: int, mode: int) -> None: ...
     def chown(self, fd: int, uid: int, gid: int) -> None: ...
@@ -85,6 +93,7 @@ class FileSystem(Protocol):
     def remove_xattr(self, fd: int, key: str) -> None: ...
     def start_writeback(self, fd: int) -> None: ...
     def sync_file(self, fd: int) -> None: ...
+    def sync_data(self, fd: int) -> None: ...
     def sync_dir(self, fd: int) -> None: ...
     def run_all(self, jobs: Iterable[Job]) -> None: ...
     def random_id(self) -> str: ...
@@ -171,6 +180,10 @@ class KernelFS:
     def open_append(self, at: int, name: bytes) -> int:
         return _open(at, name, os.O_WRONLY | os.O_APPEND | _NOFOLLOW | _NONBLOCK | _CLOEXEC)
 
+    def open_write(self, at: int, name: bytes) -> int:
+        """To be read and overwritten in place."""
+        return _open(at, name, os.O_RDWR | _NOFOLLOW | _NONBLOCK | _CLOEXEC)
+
     def create(self, at: int, name: bytes, mode: int = 0o600) -> int:
         return _open(at, name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC, mode)
 
@@ -186,6 +199,19 @@ class KernelFS:
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
         return os.write(fd, data)
+
+    def read_at(self, fd: int, size: int, offset: int) -> bytes:
+        return os.pread(fd, size, offset)
+
+    def write_at(self, fd: int, data: bytes | memoryview, offset: int) -> int:
+        return os.pwrite(fd, data, offset)
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Room for `size` bytes, zeros where there is nothing yet: posix_fallocate(3), ftruncate(2) elsewhere."""
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+        elif os.fstat(fd).st_size < size:
+            os.ftruncate(fd, size)
 
     def seek(self, fd: int, offset: int, whence: int) -> int:
         return os.lseek(fd, offset, whence)
@@ -241,6 +267,17 @@ class KernelFS:
                 return error.errno == errno.EXDEV
         return False
 
+    def session(self, fd: int) -> bytes:
+        """What two processes share only if they see one page cache of this file: boot and mount, 32 bytes.
+
+        Empty, which equals no session, where either is not to be had. The boot alone says too little: a disk can be
+        pulled, or unmounted and mounted again, and what was not synced is gone.
+        """
+        mount, boot = _unique_mount_id(fd) if _LINUX else None, self.boot_id()
+        if mount is None or not boot:
+            return b""
+        return hashlib.blake2b(b"%s %d" % (boot.encode(), mount), digest_size=32).digest()
+
     def readlink(self, at: int, name: bytes) -> bytes:
         return os.readlink(name, dir_fd=at)
 
@@ -261,6 +298,14 @@ class KernelFS:
 
     def rename(self, at: int, name: bytes, to: int, new: bytes) -> None:
         os.rename(name, new, src_dir_fd=at, dst_dir_fd=to)
+
+    def rename_new(self, at: int, name: bytes, to: int, new: bytes) -> None:
+        """Rename to a name that is free: RENAME_NOREPLACE; EINVAL where the file system lacks it (renameat2(2))."""
+        _renameat2(at, name, to, new, 1)
+
+    def exchange(self, at: int, name: bytes, to: int, new: bytes) -> None:
+        """Let two names change what they lead to: RENAME_EXCHANGE; EINVAL where the file system lacks it."""
+        _renameat2(at, name, to, new, 2)
 
     def unlink(self, at: int, name: bytes) -> None:
         os.unlink(name, dir_fd=at)
@@ -320,6 +365,13 @@ class KernelFS:
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         else:
             os.fsync(fd)
+
+    def sync_data(self, fd: int) -> None:
+        """fdatasync(2): content and size; mode, owner and times may stay behind. On macOS as `sync_file`."""
+        if hasattr(os, "fdatasync"):
+            os.fdatasync(fd)
+        else:
+            self.sync_file(fd)
 
     def sync_dir(self, fd: int) -> None:
         self.sync_file(fd)
@@ -405,18 +457,38 @@ def _open_nameless(at: int, parent: bytes) -> int:
 
 def _statx_mount_id(at: int, name: bytes) -> int | None:
     """statx(2): `stx_mnt_id`, `None` where the C library, the kernel (before 5.8) or a filter of calls lacks it."""
+    return _statx_mount(at, name, 0x1000)
+
+
+def _unique_mount_id(fd: int) -> int | None:
+    """The same that no later mount gets again: STATX_MNT_ID_UNIQUE, from Linux 6.8 on."""
+    return _statx_mount(fd, b"", 0x4000)
+
+
+def _statx_mount(at: int, name: bytes, wanted: int) -> int | None:
     call = getattr(_libc, "statx", None)
     if call is None:
         return None
     buffer = bytearray(256)
     flags = 0x100 | 0x800 | (0 if name else 0x1000)  # AT_SYMLINK_NOFOLLOW, AT_NO_AUTOMOUNT, AT_EMPTY_PATH
-    if call(at, name, flags, 0x1000, _Buffer.from_buffer(buffer)) != 0:
+    if call(at, name, flags, wanted, _Buffer.from_buffer(buffer)) != 0:
         number = ctypes.get_errno()
         if number in (errno.ENOSYS, errno.EPERM):  # a kernel, or a filter of system calls, that does not know it
             return None
         raise OSError(number, os.strerror(number), os.fsdecode(name))
     mask, mount = _STATX.unpack_from(buffer)
-    return int(mount) if mask & 0x1000 else None
+    return int(mount) if mask & wanted else None
+
+
+def _renameat2(at: int, name: bytes, to: int, new: bytes, flags: int) -> None:
+    call = getattr(_libc, "renameat2", None) if _LINUX else None
+    if call is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), name, None, new)
+    if b"\0" in name or b"\0" in new:
+        raise ValueError("embedded null byte")
+    if call(at, name, to, new, flags) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), name, None, new)
 
 
 def _fdinfo_mount_id(fd: int) -> int:
@@ -437,6 +509,16 @@ def write_all(fs: FileSystem, fd: int, data: bytes | memoryview) -> None:
         if done <= 0:
             raise OSError(errno.EIO, "a write made no progress")
         rest = memoryview(rest)[done:]
+
+
+def write_all_at(fs: FileSystem, fd: int, data: bytes | memoryview, offset: int) -> None:
+    """The same in place, from `offset` on."""
+    rest = memoryview(data)
+    while rest:
+        done = fs.write_at(fd, rest, offset)
+        if done <= 0:
+            raise OSError(errno.EIO, "a write made no progress")
+        rest, offset = rest[done:], offset + done
 
 
 def give(fs: FileSystem, fd: int, uid: int, gid: int) -> bool:

@@ -7,7 +7,8 @@ import io
 import itertools
 import os
 import stat
-from typing import NamedTuple
+import sys
+from typing import Literal, NamedTuple
 
 from txfiles.testing._simdisk import Disk
 from txfiles.testing._simnode import MTIME, OWNER, ROOT, XATTRS, Kind, Node
@@ -17,6 +18,7 @@ _FIRST_FD = 1 << 20  # the kernel's numbers are smaller: a descriptor that leaks
 _TEXT_MAX = 4095
 _NAMESPACES = ("user.", "trusted.", "security.", "system.")
 _TYPES: dict[Kind, int] = {"file": stat.S_IFREG, "dir": stat.S_IFDIR, "link": stat.S_IFLNK}
+How = Literal["replace", "new", "exchange"]
 _devices = itertools.count(1000, 1000)
 
 
@@ -74,6 +76,12 @@ class SimCalls(SimTree):
             raise failure(errno.ELOOP if node.kind == "link" else errno.EISDIR, name)
         return self._open(node, at, name, readable=False, writable=True, append=True)
 
+    def open_write(self, at: int, name: bytes) -> int:
+        node = self.disk.nodes[self._existing(self._at(at, name), name)]
+        if node.kind != "file":
+            raise failure(errno.ELOOP if node.kind == "link" else errno.EISDIR, name)
+        return self._open(node, at, name, readable=True, writable=True)
+
     def create(self, at: int, name: bytes, mode: int = 0o600) -> int:
         spot = self._free_spot(at, name)
         node = self._make(spot, "file", mode & 0o7777 & ~self.options.umask)
@@ -125,32 +133,63 @@ class SimCalls(SimTree):
     # -- content --------------------------------------------------------------------------------------------------
 
     def read(self, fd: int, size: int) -> bytes:
+        data = self._read(fd, size, self._fd(fd).position)
+        self._fd(fd).position += len(data)
+        return data
+
+    def read_at(self, fd: int, size: int, offset: int) -> bytes:
+        return self._read(fd, size, offset)
+
+    def _read(self, fd: int, size: int, position: int) -> bytes:
         opened = self._fd(fd)
         node = self.disk.nodes[opened.serial]
         if not opened.readable:
             raise failure(errno.EBADF)
         if node.kind == "dir":
             raise failure(errno.EISDIR)
-        data = node.data[opened.position : opened.position + size]
-        opened.position += len(data)
-        return data
+        return node.data[position : position + size]
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
         opened = self._fd(fd)
+        size = len(self.disk.nodes[opened.serial].data)
+        position = size if opened.append else opened.position
+        done = self._write(opened, data, position)
+        if done:
+            opened.position = position + done
+        return done
+
+    def write_at(self, fd: int, data: bytes | memoryview, offset: int) -> int:
+        opened = self._fd(fd)
+        size = len(self.disk.nodes[opened.serial].data)
+        return self._write(opened, data, size if opened.append else offset)  # as Linux does (pwrite(2), BUGS)
+
+    def _write(self, opened: _Open, data: bytes | memoryview, position: int) -> int:
         if not opened.writable:
             raise failure(errno.EBADF)
-        chunk, options, disk = bytes(data)[: self.options.longest_write], self.options, self.disk
-        size = len(disk.nodes[opened.serial].data)
-        position = size if opened.append else opened.position
-        if options.capacity is not None and chunk:
-            room = options.capacity - disk.used + max(0, size - position)
-            chunk = chunk[: max(0, room - max(0, position - size))]
+        chunk = bytes(data)[: self.options.longest_write]
+        if chunk:
+            beyond = max(0, position - len(self.disk.nodes[opened.serial].data))
+            chunk = chunk[: max(0, self._room(opened, position) - beyond)]
             if not chunk:
                 raise failure(errno.ENOSPC)
-        if chunk:
-            disk.write(opened.serial, position, chunk, self._mtime())
-            opened.position = position + len(chunk)
+            self.disk.write(opened.serial, position, chunk, self._mtime())
         return len(chunk)
+
+    def _room(self, opened: _Open, position: int) -> int:
+        """Bytes that can be written from there on."""
+        if self.options.capacity is None:
+            return sys.maxsize
+        return self.options.capacity - self.disk.used + max(0, len(self.disk.nodes[opened.serial].data) - position)
+
+    def allocate(self, fd: int, size: int) -> None:
+        opened = self._fd(fd)
+        if not opened.writable:
+            raise failure(errno.EBADF)
+        have = len(self.disk.nodes[opened.serial].data)
+        if size > have:
+            if size - have > self._room(opened, have):
+                raise failure(errno.ENOSPC)
+            self.disk.truncate(opened.serial, size, self._mtime())
 
     def seek(self, fd: int, offset: int, whence: int) -> int:
         opened = self._fd(fd)
@@ -255,10 +294,23 @@ class SimCalls(SimTree):
         self.disk.enter(spot.directory, spot.name, node.serial, self._mtime())
 
     def rename(self, at: int, name: bytes, to: int, new: bytes) -> None:
+        self._rename(at, name, to, new)
+
+    def rename_new(self, at: int, name: bytes, to: int, new: bytes) -> None:
+        self._rename(at, name, to, new, "new")
+
+    def exchange(self, at: int, name: bytes, to: int, new: bytes) -> None:
+        self._rename(at, name, to, new, "exchange")
+
+    def _rename(self, at: int, name: bytes, to: int, new: bytes, how: How = "replace") -> None:
         source, target = self._at_last(at, name), self._at_last(to, new)
         try:
-            if self._may_rename(source, target):
-                self.disk.move((source.directory, source.name), (target.directory, target.name), self._mtime())
+            if self._may_rename(source, target, how):
+                places = (source.directory, source.name), (target.directory, target.name)
+                if how == "exchange":
+                    self.disk.exchange(*places, self._mtime())
+                    return
+                self.disk.move(*places, self._mtime())
                 if target.serial:
                     self._unlinked(target.serial)
         except OSError as error:
@@ -270,34 +322,41 @@ class SimCalls(SimTree):
             return Spot(self._at(at, b".").serial, name, 0)
         return self._at(at, name)
 
-    def _may_rename(self, source: Spot, target: Spot) -> bool:
+    def _may_rename(self, source: Spot, target: Spot, how: How) -> bool:
         """Whether rename(2) has anything to do; the checks are in its order."""
         nodes = self.disk.nodes
         if nodes[source.directory].mount != nodes[target.directory].mount:
             raise failure(errno.EXDEV)
-        if source.name in (b".", b"..") or target.name in (b".", b".."):
-            raise failure(errno.EBUSY)
+        for spot in (source, target):
+            if spot.name in (b".", b".."):
+                raise failure(errno.EEXIST if spot is target and how == "new" else errno.EBUSY)
         for spot in (source, target):
             if len(spot.name) > NAME_MAX:
                 raise failure(errno.ENAMETOOLONG)
             self._existing(source, source.name)
         node, replaced = nodes[source.serial], nodes.get(target.serial)
+        if how == "new" and replaced is not None:
+            raise failure(errno.EEXIST)
+        if how == "exchange" and replaced is None:
+            raise failure(errno.ENOENT)
         if self._is_above(node.serial, target.directory):
             raise failure(errno.EINVAL)
         if target.serial and self._is_above(target.serial, source.directory):
-            raise failure(errno.ENOTEMPTY)
+            raise failure(errno.EINVAL if how == "exchange" else errno.ENOTEMPTY)
         if node is replaced:
             return False
         if replaced is None:
             if not nodes[target.directory].nlink:
                 raise failure(errno.ENOENT)
+        elif how == "exchange":
+            pass
         elif node.kind == "dir" and replaced.kind != "dir":
             raise failure(errno.ENOTDIR)
         elif node.kind != "dir" and replaced.kind == "dir":
             raise failure(errno.EISDIR)
         for spot in (source, target) if replaced is not None else (source,):
             self._refuse_mount_point(spot)
-        if replaced is not None and replaced.entries:
+        if replaced is not None and replaced.entries and how != "exchange":
             raise failure(errno.ENOTEMPTY)
         return True
 
@@ -343,6 +402,13 @@ class SimCalls(SimTree):
 
     def sync_file(self, fd: int) -> None:
         self._sync_fd(fd)
+
+    def sync_data(self, fd: int) -> None:
+        serial = self._fd(fd).serial
+        if self.disk.nodes[serial].kind == "dir":
+            self._sync_fd(fd)
+        else:
+            self.disk.sync_data(serial)
 
     def sync_dir(self, fd: int) -> None:
         self._sync_fd(fd)

@@ -7,6 +7,7 @@ What a power loss may do, as an adversary under the assumptions A1 to A4:
     D2  A rename is a removal and an addition. The removal never survives alone: when the old name no longer leads to
         the inode, the new one has come to it. The addition alone is allowed, then both names lead to the inode.
     D3  The removal is durable when both directories were synced after it; the addition, when its own was.
+        An exchange is two changes that leave and come: it survives whole, or not at all.
     D4  A directory that does not survive takes with it everything in it, also what was renamed into it.
     D5  What was written to a file and not synced comes back old, new, short, zeroed, torn or as garbage; what was
         synced before and not written again is intact. Mode and owner, attributes and mtime are each old or new.
@@ -118,6 +119,16 @@ class Disk:
             self.own(serial).parent = target[0]
         return replaced
 
+    def exchange(self, one: Place, other: Place, mtime: int) -> None:
+        """Let two names change what they lead to."""
+        first, second = self.nodes[one[0]].entries[one[1]], self.nodes[other[0]].entries[other[1]]
+        number = self.next_id()
+        self._set(*other, Change(number, first, one, second), mtime)
+        self._set(*one, Change(number, second, other, first), mtime)
+        for serial, (directory, _) in ((first, other), (second, one)):
+            if self.nodes[serial].kind == "dir":
+                self.own(serial).parent = directory
+
     def _set(self, directory: int, name: bytes, change: Change, mtime: int) -> None:
         node = self.own(directory)
         node.mtime = mtime
@@ -201,17 +212,14 @@ class Disk:
         if history is None or history.changes[-1].id <= history.doubtful:
             return
         last, count = history.changes[-1], len(history.changes)
-        if not last.leaves or not self._is_pending(last):
+        other = self._find(last) if last.leaves else None
+        if other is None or other[1].synced:
             self._advance(serial, name, count)
             return
         marked = history._replace(changes=(*history.changes[:-1], last._replace(synced=True)))
         self.nodes[serial].pending[name] = marked
         if count > 1:
             self._advance(serial, name, count - 1)
-
-    def _is_pending(self, removal: Change) -> bool:
-        """The addition half of a rename is not durable."""
-        return self._find(removal) is not None
 
     def _find(self, change: Change) -> tuple[int, Change] | None:
         """The other half, with its number among the pending changes of its name."""
@@ -242,6 +250,11 @@ class Disk:
                     self._advance(*change.other, found[0])
             elif found[1].synced:
                 self._advance(*change.other, found[0])
+
+    def sync_data(self, serial: int) -> None:
+        """fdatasync(2) that succeeds: the content is durable, the metadata are as they were."""
+        if self.nodes[serial].saved is not None:
+            _save(self.own(serial), OWNER | XATTRS | MTIME)
 
     def sync_failed(self, serial: int) -> None:
         """fsync(2) that reports an error (A4): D6."""
@@ -283,13 +296,13 @@ def _union(one: tuple[int, int] | None, other: tuple[int, int]) -> tuple[int, in
     return other if one is None else (min(one[0], other[0]), max(one[1], other[1]))
 
 
-def _save(node: Node) -> None:
-    """Everything that is not lost becomes durable."""
+def _save(node: Node, left: int = 0) -> None:
+    """Everything that is not lost becomes durable, and of the metadata what is not left."""
     saved = node.saved
     assert saved is not None
-    lost = node.lost
-    node.stale, node.span = lost, node.lost_span
-    if not lost and node.span is None:
+    stale = node.lost | (node.stale & left)
+    node.stale, node.span = stale, node.lost_span
+    if not stale and node.span is None:
         node.saved = None
         return
     data = node.data
@@ -298,7 +311,7 @@ def _save(node: Node) -> None:
         data = data[:start] + saved.data[start:end].ljust(end - start, b"\0") + data[end:]
     node.saved = Saved(
         data,
-        saved.owner if lost & OWNER else node.owner,
-        saved.xattrs if lost & XATTRS else node.xattrs,
-        saved.mtime if lost & MTIME else node.mtime,
+        saved.owner if stale & OWNER else node.owner,
+        saved.xattrs if stale & XATTRS else node.xattrs,
+        saved.mtime if stale & MTIME else node.mtime,
     )

@@ -92,7 +92,7 @@ class SimFS(SimCalls):
         self.trace: list[str] | None = None
         self.locks: dict[int, SimLock] = {}
         self.lock_factory: Callable[..., object] | None = SimLock
-        self._boot = self._ids = self._pid = self._rounds = 0
+        self._boot = self._ids = self._pid = self._rounds = self._mounted = 0
 
     # -- crashes --------------------------------------------------------------------------------------------------
 
@@ -117,6 +117,12 @@ class SimFS(SimCalls):
         """The state that belongs to a token of `surviving_states`, or to `"kill"`."""
         return self.after_kill() if token == KILL else self._rebooted(Survivors(self.disk).survive(token))
 
+    def pulled(self, token: str) -> SimFS:
+        """The same on a machine that goes on, where the disk alone was without power and is mounted again."""
+        new = self.survive(token)
+        new._boot, new._mounted = self._boot, self._mounted + 1
+        return new
+
     def describe(self, token: str) -> list[str]:
         """What survives and what is lost in that state, in words."""
         return [] if token == KILL else Survivors(self.disk).describe(token)
@@ -124,12 +130,13 @@ class SimFS(SimCalls):
     def _rebooted(self, disk: Disk) -> SimFS:
         new = self._successor(disk)
         new._boot += 1
+        new._mounted += 1
         return new
 
     def _successor(self, disk: Disk) -> SimFS:
         new = SimFS(self.options, disk)
         new._boot, new._ids, new._pid, new._rounds = self._boot, self._ids, self._pid + 1, self._rounds
-        new._now_ns = self._now_ns
+        new._now_ns, new._mounted = self._now_ns, self._mounted
         return new
 
     @property
@@ -153,6 +160,10 @@ class SimFS(SimCalls):
 
     def boot_id(self) -> str:
         return f"{self._boot:08x}-0000-4000-8000-000000000000"
+
+    def session(self, fd: int) -> bytes:
+        mount = self.disk.nodes[self._fd(fd).serial].mount
+        return b"%d %d %d" % (self._boot, self._mounted, mount) if self.options.sessions else b""
 
     def pid(self) -> int:
         return 1000 + self._pid
@@ -192,7 +203,7 @@ class SimFS(SimCalls):
         """What a call does even though it fails."""
         if name == "close" and args[0] in self._fds:
             self._close(args[0])
-        elif name in ("sync_file", "sync_dir") and error.errno in _LOST_WRITES and args[0] in self._fds:
+        elif name in ("sync_file", "sync_data", "sync_dir") and error.errno in _LOST_WRITES and args[0] in self._fds:
             self.disk.sync_failed(self._fds[args[0]].serial)
 
     def _told(self, *args: Any) -> str:

@@ -219,6 +219,32 @@ def test_mount_id_tells_a_bind_mount_of_the_same_file_system(
     assert error_of(lambda: fs.mount_id(at, b"absent")) == errno.ENOENT
 
 
+@pytest.mark.needs("mount")
+def test_a_session_is_one_boot_and_one_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def session() -> bytes:
+        fd = fs.open_dir(None, os.fsencode(tmp_path / "m"))
+        try:
+            return fs.session(fd)
+        finally:
+            fs.close(fd)
+
+    code = "import sys; from txfiles._disk.system import KernelFS as K; k = K()\n"
+    code += "print(k.session(k.open_dir(None, sys.argv[1].encode())).hex())"
+    seen = set()
+    for _ in range(3):
+        with mounts.tmpfs(tmp_path / "m"):
+            seen.add(session())
+            assert run_python(code, tmp_path / "m").check().stdout.strip() == session().hex()
+    assert len(seen) == 3
+    assert all(len(one) == 32 for one in seen)
+    (tmp_path / "m").mkdir(exist_ok=True)
+    monkeypatch.setattr(system, "_statx_mount", lambda *_: None)
+    assert session() == b""
+    monkeypatch.undo()
+    monkeypatch.setattr(fs, "boot_id", lambda: "", raising=False)
+    assert session() == b""
+
+
 # Changing.
 
 
@@ -250,6 +276,45 @@ def test_link_and_rename_between_directories(tmp_path: Path, at: int) -> None:
     fs.rename(d, b"target", d, b"f.old")  # two names of one inode (A1): nothing happens
     assert sorted(fs.listdir(d)) == [b"f.old", b"sym.old", b"target"]
     fs.close(d)
+
+
+def test_a_free_name_is_taken_and_names_are_exchanged(tmp_path: Path, at: int) -> None:
+    put(tmp_path / "a", "A")
+    put(tmp_path / "b", "B")
+    assert error_of(lambda: fs.rename_new(at, b"a", at, b"b")) == errno.EEXIST
+    fs.exchange(at, b"a", at, b"b")
+    assert ((tmp_path / "a").read_text(), (tmp_path / "b").read_text()) == ("B", "A")
+    fs.rename_new(at, b"a", at, b"c")
+    assert error_of(lambda: fs.exchange(at, b"b", at, b"a")) == errno.ENOENT
+    assert sorted(os.listdir(tmp_path)) == ["b", "c"]
+    for call in (fs.rename_new, fs.exchange):
+        with pytest.raises(ValueError, match="null"):
+            call(at, b"b\0", at, b"c")
+
+
+def test_renames_of_another_kind_are_enosys_where_the_library_lacks_them(
+    tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "a")
+    monkeypatch.setattr(system, "_LINUX", False)
+    assert error_of(lambda: fs.exchange(at, b"a", at, b"a")) == errno.ENOSYS
+
+
+def test_bytes_are_overwritten_in_place_whatever_a_write_takes(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    fd = fs.create(at, b"log")
+    fs.allocate(fd, 16)
+    fs.allocate(fd, 8)
+    assert fs.read_at(fd, 100, 0) == bytes(16)
+    monkeypatch.setattr(fs, "write_at", lambda fd, data, offset: os.pwrite(fd, data[:3], offset), raising=False)
+    system.write_all_at(fs, fd, b"0123456789", 4)
+    assert fs.read_at(fd, 12, 3) == b"\x000123456789\0"
+    monkeypatch.setattr(fs, "write_at", lambda fd, data, offset: 0, raising=False)
+    assert error_of(lambda: system.write_all_at(fs, fd, b"0", 4)) == errno.EIO
+    assert fs.seek(fd, 0, os.SEEK_CUR) == 0
+    fs.close(fd)
+    again = fs.open_write(at, b"log")
+    assert fs.read(again, 100) == bytes(4) + b"0123456789" + bytes(2)
+    fs.close(again)
 
 
 def test_unlink_takes_the_link_and_no_directory(tmp_path: Path, at: int) -> None:
@@ -340,6 +405,7 @@ _SYNC = """
         fs.start_writeback(fd)
         fs.sync_file(fd)
         fs.sync_dir(at)
+        fs.sync_data(fd)
 """
 
 
@@ -351,6 +417,7 @@ def test_the_sync_calls_reach_the_kernel(tmp_path: Path) -> None:
         ("sync_file_range", [f"{tmp_path}/f"]),
         ("fsync", [f"{tmp_path}/f"]),
         ("fsync", [str(tmp_path)]),
+        ("fdatasync", [f"{tmp_path}/f"]),
     ]
 
 

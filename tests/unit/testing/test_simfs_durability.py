@@ -624,3 +624,98 @@ def test_what_only_a_power_loss_can_bring_back_makes_a_difference(fs: SimFS) -> 
         then.remove("/sim/a", synced=False)
         prints.add(then.fingerprint())
     assert len(prints) == 2
+
+
+# -- exchange, fdatasync, sessions ----------------------------------------------------------------------------------
+
+
+def test_an_exchange_is_whole_or_not_at_all_until_both_directories_are_synced(fs: SimFS) -> None:
+    fs.mkdirs("/sim/from")
+    fs.mkdirs("/sim/to")
+    fs.put("/sim/from/a", "new")
+    fs.put("/sim/to/b", "old")
+    root = opened(fs, b"/sim")
+    fs.exchange(root, b"from/a", root, b"to/b")
+    before, after = {"from/a": b"new", "to/b": b"old"}, {"from/a": b"old", "to/b": b"new"}
+    assert files(fs) == after == files(fs.after_kill())
+    assert same(survivors(fs), before, after)
+    for first, second in ((b"/sim/from", b"/sim/to"), (b"/sim/to", b"/sim/from")):
+        one = fs.after_kill()
+        sync_dir(one, first)
+        assert same(survivors(one), before, after)
+        sync_dir(one, second)
+        assert survivors(one) == [after]
+
+
+def test_an_exchange_in_one_directory_is_durable_after_one_sync(fs: SimFS) -> None:
+    fs.put("/sim/a", "new")
+    fs.put("/sim/b", "old")
+    root = opened(fs, b"/sim")
+    fs.exchange(root, b"a", root, b"b")
+    assert same(survivors(fs), {"a": b"new", "b": b"old"}, {"a": b"old", "b": b"new"})
+    sync_dir(fs, b"/sim")
+    assert survivors(fs) == [{"a": b"old", "b": b"new"}]
+
+
+def test_an_exchange_and_what_follows_it_lose_no_file(fs: SimFS) -> None:
+    """As a commit does: exchange, then the old file goes."""
+    fs.mkdirs("/sim/private")
+    fs.put("/sim/private/token", "new")
+    fs.put("/sim/target", "old")
+    root = opened(fs, b"/sim")
+    fs.exchange(root, b"private/token", root, b"target")
+    fs.unlink(root, b"private/token")
+    assert {state["target"] for state in survivors(fs)} == {b"old", b"new"}
+    sync_dir(fs, b"/sim")
+    assert {state["target"] for state in survivors(fs)} == {b"old", b"new"}
+    sync_dir(fs, b"/sim/private")
+    assert survivors(fs) == [{"target": b"new"}]
+
+
+def test_exchanged_directories_take_along_what_is_in_them(fs: SimFS) -> None:
+    for path in ("/sim/one/d", "/sim/two/e"):
+        fs.mkdirs(path)
+        fs.put(f"{path}/in", path)
+    root = opened(fs, b"/sim")
+    fs.exchange(root, b"one/d", root, b"two/e")
+    assert files(fs) == {"one/d/in": b"/sim/two/e", "two/e/in": b"/sim/one/d"}
+    assert fs.listdir(fs.open_dir(root, b"one/d/..")) == [b"d"]
+    sync_dir(fs, b"/sim/one")
+    sync_dir(fs, b"/sim/two")
+    assert survivors(fs) == [files(fs)]
+
+
+def test_content_in_place_is_durable_by_fdatasync_and_metadata_are_not(fs: SimFS) -> None:
+    fs.put("/sim/a", "aaaabbbbcccc", mode=0o600)
+    fd = fs.open_write(opened(fs, b"/sim"), b"a")
+    fs.write_at(fd, b"BBBB", 4)
+    fs.chmod(fd, 0o640)
+    assert {state["a"][4:8] for state in survivors(fs)} >= {b"bbbb", b"BBBB", bytes(4), b"BBbb"}
+    fs.sync_data(fd)
+    assert survivors(fs) == [{"a": b"aaaaBBBBcccc"}]
+    assert {fs.survive(token).tree()["a"].mode for token, _ in fs.surviving_states(100)} == {0o600, 0o640}
+    fs.sync_file(fd)
+    assert {fs.survive(token).tree()["a"].mode for token, _ in fs.surviving_states(100)} == {0o640}
+
+
+def test_content_of_a_failed_fdatasync_stays_in_doubt(fs: SimFS) -> None:
+    fs.put("/sim/a", "old")
+    fd = fs.open_write(opened(fs, b"/sim"), b"a")
+    fs.write_at(fd, b"new", 0)
+    failing(fs, lambda fs, _: fs.sync_data(fd), b"")
+    fs.sync_data(fd)
+    assert {b"old", b"new"} <= {state["a"] for state in survivors(fs)}
+    fs.write_at(fd, b"NEW", 0)
+    fs.sync_data(fd)
+    assert survivors(fs) == [{"a": b"NEW"}]
+
+
+def test_a_session_ends_with_the_boot_and_with_the_mount_not_with_the_process(fs: SimFS) -> None:
+    def session(fs: SimFS) -> bytes:
+        return fs.session(opened(fs, b"/sim"))
+
+    token, rebooted = next(fs.surviving_states(1))
+    assert session(fs) == session(fs.after_kill())
+    assert len({session(fs), session(rebooted), session(fs.pulled(token))}) == 3
+    assert fs.pulled(token).boot_id() == fs.boot_id() != rebooted.boot_id()
+    assert session(SimFS(Options(sessions=False))) == b""
