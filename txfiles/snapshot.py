@@ -129,6 +129,11 @@ class Snapshot:
         """The state on object storage that is read; `None` before it is entered."""
         return self._state_on_store
 
+    @property
+    def _far_view(self) -> Any:
+        """The view of the state on object storage. REQUIRES: it is open."""
+        return getattr(self._open_reader(), "_view")  # noqa: B009
+
     # -- begin and end ------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:

@@ -18,7 +18,7 @@ LAYERS = """
     cli
 
     _cli.options
-    _cli.look  _cli.put  _cli.sync
+    _cli.look  _cli.put  _cli.remote  _cli.sync
     _cli.answer  _cli.progress
     _cli.output
 
@@ -27,7 +27,7 @@ LAYERS = """
     __init__
 
     _sync.engine  _sync.overlap
-    _sync.folder  _sync.plan  _sync.target
+    _sync.folder  _sync.plan  _sync.remote  _sync.target
     _sync.excludes  _sync.sides
 
     async_documents
@@ -102,7 +102,7 @@ LAYERS = """
 # The doors of a room: what the rest of the package may import of it.
 DOORS = {
     "_cli": {"answer", "options", "output"},
-    "_sync": {"engine", "excludes", "folder", "overlap", "plan", "sides", "target"},
+    "_sync": {"engine", "excludes", "folder", "overlap", "plan", "remote", "sides", "target"},
     "_format": {"digest", "journal", "json", "layout", "paths"},
     "_disk": {"lock", "metadata", "rounds", "system"},
     "_tree": {"borders", "facts", "staging", "streams", "subtrees", "tokens", "tree", "view"},
@@ -141,7 +141,7 @@ ONLY_IN = {
         "aio",
         "async_documents",
     },
-    "argparse": {"_cli.look", "_cli.options", "_cli.put", "_cli.sync", "cli", "testing"},
+    "argparse": {"_cli.look", "_cli.options", "_cli.put", "_cli.remote", "_cli.sync", "cli", "testing"},
     "fsspec": {"integrations"},
     "transaction": {"integrations"},
 }

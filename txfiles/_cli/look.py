@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from txfiles._calls.settings import is_far
 from txfiles._cli.answer import DECISION, DONE, FAILED, NO_ROOT, Answer
 from txfiles._format.paths import some
 from txfiles.prepared import commit_prepared, rollback_prepared
-from txfiles.recovery import recover, status, verify
+from txfiles.recovery import ObjectStatus, recover, status, verify
 
 if TYPE_CHECKING:
     import argparse
+
+
+_OUTCOMES = {"before": "not committed, and it will not be", "after": "committed"}
 
 
 def run_status(options: argparse.Namespace) -> Answer:
@@ -24,6 +28,10 @@ def run_status(options: argparse.Namespace) -> Answer:
         lines.append(
             f"last commit  number {found.head.sequence}, {len(found.head.paths)} paths ({found.head.transaction_id})"
         )
+    if isinstance(found, ObjectStatus):
+        lines.append(f"files        {found.files}, in {found.packs} packs")
+        lines.append(f"garbage      {found.condemned} objects wait to be deleted: txfiles gc")
+        lines += [f"tag          {name}" for name in found.tags]
     for pending in found.pending:
         lines.append(f"{pending.state:<12} {pending.transaction_id}: {pending.error or some(pending.paths)}")
     if found.debris:
@@ -46,8 +54,10 @@ def run_recover(options: argparse.Namespace) -> Answer:
     if options.dry_run:
         code, found, lines = run_status(options)
         return Answer(code, {"dry_run": True, **found}, ["would recover:" if code else "nothing to recover", *lines])
-    report = recover(options.dir, timeout=options.timeout, on_conflict=options.decision)
-    lines = []
+    if options.id is not None and not is_far(options.dir):
+        options.parser.error("--id is for roots on object storage")
+    report = recover(options.dir, options.id, timeout=options.timeout, on_conflict=options.decision)
+    lines = [] if report.outcome is None else [f"{options.id}: {_OUTCOMES[report.outcome]}"]
     for word, transactions in (
         ("finished", report.rolled_forward),
         ("undid", report.rolled_back),
@@ -58,7 +68,7 @@ def run_recover(options: argparse.Namespace) -> Answer:
         lines.append(f"removed   {some(report.removed)}")
     lines += [f"unknown   {name} (left alone)" for name in report.unknown]
     lines += [f"foreign   {name} (harmless)" for name in report.foreign]
-    if report.clean:
+    if report.clean and report.outcome is None:
         lines.append("clean, nothing to recover")
     found = {"clean": report.clean, **asdict(report), "is_root": True}
     return Answer(DECISION if report.waiting else DONE, found, lines)

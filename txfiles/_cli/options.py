@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from txfiles import __version__
-from txfiles._cli import look, put, sync
+from txfiles._cli import look, put, remote, sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,6 +53,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("dir", metavar="DIR")
     _timeout(command)
     command.add_argument("--dry-run", action="store_true", help="say what is pending and change nothing")
+    command.add_argument(
+        "--id", metavar="ID", help="on object storage: whether this transaction was committed, for good"
+    )
     _on_conflict(
         command,
         {
@@ -124,6 +127,29 @@ def parser() -> argparse.ArgumentParser:
         "-c", "--checksum", action="store_true", help="compare contents also where size and time are equal"
     )
     _writing(command)
+
+    command = _command(commands, "gc", remote.run_gc, "delete objects on object storage that nothing refers to")
+    command.add_argument("url", metavar="URL")
+    command.add_argument(
+        "--grace-commits",
+        type=_number,
+        default=1000,
+        metavar="N",
+        help="leave what the last N commits may have needed (1000)",
+    )
+    command.add_argument(
+        "--grace-seconds",
+        type=_seconds,
+        default=86400.0,
+        metavar="SECONDS",
+        help="leave it for so long at least (a day); snapshots that are older may expire",
+    )
+
+    command = _command(commands, "tag", remote.run_tag, "keep the newest state on object storage, or list the tags")
+    command.add_argument("url", metavar="URL")
+    command.add_argument("name", metavar="NAME", nargs="?")
+    command.add_argument("-d", "--delete", action="store_true", help="let the state with this tag go")
+    _timeout(command)
     return parser
 
 
@@ -164,6 +190,12 @@ def _writing(command: argparse.ArgumentParser) -> None:
         default="full",
         help="full: safe against power loss; process: only against the death of the process",
     )
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError("a number, 0 or more")
+    return int(text)
 
 
 def _seconds(text: str) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from txfiles._sync.plan import Plan, Wishes, compare
 
@@ -20,6 +21,20 @@ class Watcher(Protocol):
     def read(self, name: str, chunks: Iterator[bytes]) -> Iterator[bytes]: ...
 
 
+@runtime_checkable
+class Digested(Protocol):
+    """A side that knows the digests of its files."""
+
+    def digest(self, name: str) -> str: ...
+
+
+def _digest(chunks: Iterator[bytes]) -> str:
+    digest = hashlib.blake2b(digest_size=32)
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
 def find(source: Source, listing: Listing, place: Source, there: Listing, wishes: Wishes, watch: Watcher) -> Plan:
     """What makes `place`, listed as `there`, like `source`: where a look does not tell, files are read."""
     plan = compare(listing, there, wishes)
@@ -28,7 +43,13 @@ def find(source: Source, listing: Listing, place: Source, there: Listing, wishes
         ours = source.read(name, listing.entries[name])
         theirs = place.read(name, there.entries[name])
         try:
-            if any(mine != yours for mine, yours in zip_longest(watch.read(name, ours), theirs)):
+            if isinstance(place, Digested):  # nothing is read that is far away
+                differ = _digest(watch.read(name, ours)) != place.digest(name)
+            elif isinstance(source, Digested):
+                differ = _digest(watch.read(name, theirs)) != source.digest(name)
+            else:
+                differ = any(mine != yours for mine, yours in zip_longest(watch.read(name, ours), theirs))
+            if differ:
                 plan.write.append(name)
         finally:
             ours.close()
