@@ -92,6 +92,7 @@ LAYERS = """
     _disk.rounds
     _disk.fsyncs
 
+    _format.log
     _format.digest  _format.journal  _format.json
     _format.paths
     _format.layout

@@ -1,0 +1,250 @@
+"""The log of many transactions in one preallocated file: bytes <-> headers, records and the tail, no I/O.
+
+    0      header, one slot                     fixed size: it is overwritten in place, and never grows
+    4096   header, the other slot               the valid one of the higher generation counts
+    8192   records, one behind the other        each in whole blocks of 4096 bytes: no two share a block
+
+A record is a journal and the contents of the files that it writes. Each carries the digest of the one before, the first
+that of the header: so a record counts if and only if it is whole and follows what it was written behind, and what is
+left of an earlier generation never does.
+
+The tail is a file of its own that is never synced: where the log ends and what was being done, for those who share the
+page cache of whoever wrote it (`session`), and for nobody else. All bytes are untrusted: what does not fit is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from txfiles._format import journal as codec
+from txfiles.errors import JournalCorruptError, JournalVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from txfiles._format.journal import Journal
+
+SIZE = 4 << 20
+BLOCK = 4096
+FIRST = 2 * BLOCK  # where records begin
+INLINE = 64 << 10  # bytes of a file whose content goes into a record
+VERSION = 1
+NO_CHAIN = bytes(32)
+
+Phase = Literal["applied", "applying", "syncing", "undoing"]
+_PHASES: tuple[Phase, ...] = ("applied", "applying", "syncing", "undoing")
+_HEADER = struct.Struct(">8sIQQQ32s")  # magic, version, generation, sequence number, inode, chain
+_RECORD = struct.Struct(">8sIQQQQQ32s")  # magic, version, generation, sequence number, time, two lengths, chain
+_TAIL = struct.Struct(">4sQQQI18s18s")  # magic, generation, sequence number, offset, phase, session, chain
+_CRC = struct.Struct(">I")
+_DIGEST = 32
+_HEADER_MAGIC, _RECORD_MAGIC, _TAIL_MAGIC = b"txf log\0", b"txf rec\0", b"txft"
+TAIL_SIZE = _TAIL.size + _CRC.size
+
+
+class Header(NamedTuple):
+    """What the records of one generation follow. `ino` is the log's own inode: another one in a copied tree."""
+
+    generation: int
+    seq: int
+    ino: int
+    chain: bytes = NO_CHAIN
+
+
+class Record(NamedTuple):
+    """One transaction: its journal, and the contents of its writes in their order. `time` is that of the wall, in ns.
+
+    `digest` is what the next one has as its chain, `end` where that may begin.
+    """
+
+    seq: int
+    time: int
+    journal: Journal
+    contents: tuple[bytes, ...]
+    digest: bytes
+    end: int
+
+
+class Tail(NamedTuple):
+    """Where the log ends, in the eyes of one session. `session` and `chain` are the beginnings of theirs."""
+
+    generation: int
+    seq: int
+    offset: int
+    phase: Phase
+    session: bytes
+    chain: bytes
+
+
+# -- headers --------------------------------------------------------------------------------------------------------
+
+
+def encode_header(header: Header) -> bytes:
+    """To be written at `slot`: so the one before it stays whole until this one is."""
+    raw = _HEADER.pack(_HEADER_MAGIC, VERSION, *header)
+    return raw + _digest(raw)
+
+
+def slot(generation: int) -> int:
+    return generation % 2 * BLOCK
+
+
+def decode_headers(raw: bytes, name: str) -> Header:
+    """The one that counts, of the first `FIRST` bytes. Raises `JournalCorruptError` where neither is whole."""
+    found = [header for at in (0, BLOCK) if (header := _decode_header(raw, at, name)) is not None]
+    if not found:
+        raise JournalCorruptError(f"the log {name} has no valid header", path=name)
+    return max(found)
+
+
+def _decode_header(raw: bytes, at: int, name: str) -> Header | None:
+    body = raw[at : at + _HEADER.size]
+    if raw[at + _HEADER.size : at + _HEADER.size + _DIGEST] != _digest(body):
+        return None
+    magic, version, *fields = _HEADER.unpack(body)
+    if magic != _HEADER_MAGIC:
+        return None
+    if version != VERSION:
+        raise JournalVersionError(f"the log {name} has version {version}, which this txfiles does not know", path=name)
+    header = Header(*fields)
+    return header if slot(header.generation) == at else None
+
+
+# -- records --------------------------------------------------------------------------------------------------------
+
+
+def encode_record(header: Header, chain: bytes, journal: Journal, time: int, contents: Sequence[bytes]) -> bytes:
+    """In whole blocks. `chain` is the digest of the record before, or the header's. Raises `OSError` as `encode` does.
+
+    REQUIRES: `holds(journal)`; `contents` are those of its writes, in their order.
+    """
+    assert [len(content) for content in contents] == _sizes(journal)
+    body, payload = codec.encode(journal), b"".join(contents)
+    fields = header.generation, journal.seq, time, len(body), len(payload), chain
+    raw = b"".join((_RECORD.pack(_RECORD_MAGIC, VERSION, *fields), body, payload))
+    return (raw + _digest(raw)).ljust(_blocks(len(raw) + _DIGEST), b"\0")
+
+
+def digest_of(record: bytes) -> bytes:
+    """The digest of an encoded record."""
+    size = _size(record, 0)
+    return record[size - _DIGEST : size]
+
+
+def holds(journal: Journal) -> bool:
+    """Whether a record can be all there is of it: small files that are written and deleted, and nothing else."""
+    return not journal.two_phase and all(
+        op.kind == "delete"
+        or (op.kind == "write" and op.new is not None and op.new.link is None and op.new.size <= INLINE)
+        for op in journal.ops
+    )
+
+
+def decode_records(raw: bytes, header: Header, name: str) -> list[Record]:
+    """All that count, of a whole log.
+
+    The first that does not fit is the end: a write that was cut off. Raises `JournalCorruptError` where a whole one of
+    this generation lies behind it, because then something is lost that had been durable.
+    """
+    found: list[Record] = []
+    at, seq, chain = FIRST, header.seq, header.chain
+    while (record := _decode_record(raw, at, header, name)) is not None:
+        if record.seq != seq + 1 or _chain(raw, at) != chain:
+            break
+        found.append(record)
+        at, seq, chain = record.end, record.seq, record.digest
+    for behind in range(at, len(raw), BLOCK):
+        if _is_whole(raw, behind, header.generation) and _seq(raw, behind) > seq:
+            raise JournalCorruptError(f"the log {name} is damaged at byte {at}", path=name)
+    return found
+
+
+def is_record(raw: bytes, header: Header) -> bool:
+    """Whether what begins here looks like one of this generation, whole or not."""
+    return len(raw) >= _RECORD.size and raw.startswith(_RECORD_MAGIC) and _generation(raw, 0) == header.generation
+
+
+def _decode_record(raw: bytes, at: int, header: Header, name: str) -> Record | None:
+    if not _is_whole(raw, at, header.generation):
+        return None
+    _, version, _, seq, time, body_size, payload_size, _ = _RECORD.unpack_from(raw, at)
+    if version != VERSION:
+        message = f"the log {name} has a record of version {version}, which this txfiles does not know"
+        raise JournalVersionError(message, path=name)
+    start = at + _RECORD.size
+    journal = codec.decode(raw[start : start + body_size], name)
+    start += body_size
+    if journal.seq != seq or not holds(journal) or sum(sizes := _sizes(journal)) != payload_size:
+        raise JournalCorruptError(f"the log {name} has a record that no transaction writes, at byte {at}", path=name)
+    contents = []
+    for size in sizes:
+        contents.append(raw[start : start + size])
+        start += size
+    return Record(seq, time, journal, tuple(contents), raw[start : start + _DIGEST], at + _blocks(start + _DIGEST - at))
+
+
+def _is_whole(raw: bytes, at: int, generation: int) -> bool:
+    if not raw.startswith(_RECORD_MAGIC, at) or len(raw) < at + _RECORD.size or _generation(raw, at) != generation:
+        return False
+    size = _size(raw, at)
+    end = at + size - _DIGEST
+    return len(raw) >= at + size and _digest(memoryview(raw)[at:end]) == raw[end : end + _DIGEST]
+
+
+def _size(raw: bytes, at: int) -> int:
+    _, _, _, _, _, body, payload, _ = _RECORD.unpack_from(raw, at)
+    return int(_RECORD.size + body + payload + _DIGEST)
+
+
+def _generation(raw: bytes, at: int) -> int:
+    return int(_RECORD.unpack_from(raw, at)[2])
+
+
+def _seq(raw: bytes, at: int) -> int:
+    return int(_RECORD.unpack_from(raw, at)[3])
+
+
+def _chain(raw: bytes, at: int) -> bytes:
+    return bytes(_RECORD.unpack_from(raw, at)[7])
+
+
+def _sizes(journal: Journal) -> list[int]:
+    return [op.new.size for op in journal.ops if op.kind == "write" and op.new is not None]
+
+
+def _blocks(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK
+
+
+def _digest(raw: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(raw, digest_size=_DIGEST).digest()
+
+
+# -- the tail -------------------------------------------------------------------------------------------------------
+
+
+def tail(header: Header, seq: int, offset: int, phase: Phase, session: bytes, chain: bytes) -> Tail:
+    return Tail(header.generation, seq, offset, phase, session[:18].ljust(18, b"\0"), chain[:18])
+
+
+def encode_tail(of: Tail) -> bytes:
+    raw = _TAIL.pack(_TAIL_MAGIC, of.generation, of.seq, of.offset, _PHASES.index(of.phase), of.session, of.chain)
+    return raw + _CRC.pack(zlib.crc32(raw))
+
+
+def decode_tail(raw: bytes) -> Tail | None:
+    """`None` for what is none: whoever reads it then believes nothing."""
+    if len(raw) != TAIL_SIZE or _CRC.unpack_from(raw, _TAIL.size)[0] != zlib.crc32(raw[: _TAIL.size]):
+        return None
+    magic, generation, seq, offset, phase, session, chain = _TAIL.unpack_from(raw)
+    if magic != _TAIL_MAGIC or phase >= len(_PHASES) or offset % BLOCK or not FIRST <= offset <= SIZE:
+        return None
+    return Tail(generation, seq, offset, _PHASES[phase], session, chain)
+
+
+def is_of(found: Tail, session: bytes) -> bool:
+    """Whether the tail was written in this session; never where there is none to be told."""
+    return bool(session) and found.session == session[:18].ljust(18, b"\0")
