@@ -82,7 +82,7 @@ def test_n12_what_was_done_does_not_depend_on_the_standard_streams(root: Path, c
     assert (root / "a").read_text() == Path(__file__).read_text()
 
 
-_FOREIGN = [".DS_Store", "@eaDir", ".nfs000000000012", "HEAD (conflicted copy 2024-01-01)", ".gitignore", "~lock.tmp"]
+_FOREIGN = [".DS_Store", "@eaDir", ".nfs000000000012", "HEAD (conflicted copy 2024-01-01)", ".stignore", "~lock.tmp"]
 
 
 @pytest.mark.leaves_debris
