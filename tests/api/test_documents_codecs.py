@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
+import tomlkit
 
 from tests.support.boundary import tree
 from txfiles import Documents, JsonDocuments
@@ -202,6 +203,15 @@ def test_what_toml_would_read_as_another_value_is_refused(root: Path) -> None:
     for value in ({"t": {"a": 1}, "x": 1}, {"r": [{"a": 1}, {"b": []}], "f": float("nan")}, {"e": {}, "s": "\n\\"}):
         docs.save(**{"a.toml": value})
         assert repr(dict(sorted(docs.load()["a.toml"].unwrap().items()))) == repr(dict(sorted(value.items())))
+
+
+def test_what_a_library_writes_wrongly_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docs = documents(root, {"a.toml": {}})
+    monkeypatch.setattr(tomlkit, "dumps", lambda table: "x = 2\n")
+    with pytest.raises(DocumentError, match="would be read as another value"):
+        docs.save(**{"a.toml": {"x": 1}})
+    assert tree(root) == {}
+    docs.save(**{"a.toml": {"x": 2}})
 
 
 def test_errors_of_a_pair_of_functions(root: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.boundary import tree
 from tests.support.procs import child
-from txfiles import Documents
+from txfiles import Documents, FileTransaction, Snapshot
 from txfiles.documents import Document
 from txfiles.errors import DocumentError
 
@@ -206,7 +207,7 @@ def test_a_damaged_one_is_told_where_it_is_read(root: Path, docs: Documents) -> 
 def test_loads_beside_a_writer_are_of_one_state(root: Path) -> None:
     docs = Documents(root, {"count": 0, "n/*.json": int}, durability="process", timeout=60)
     code = """
-    from txfiles import Documents
+    from txfiles import Documents, FileTransaction, Snapshot
     docs = Documents(sys.argv[1], {"count": 0, "n/*.json": int}, durability="process", timeout=60)
     for number in range(150):
         with docs.edit() as d:
@@ -226,6 +227,26 @@ def test_loads_beside_a_writer_are_of_one_state(root: Path) -> None:
             assert loaded["n/*.json"] == {str(key): number for key, number in sorted(want.items())}
             assert one.process.returncode in (None, 0)
         one.finish().check()
+
+
+def test_a_set_that_never_holds_still_is_read_under_the_lock(
+    root: Path, docs: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs.collection(TASKS).set("1", Task("0"))
+    looks: list[type] = []
+    paths = docs._paths
+
+    def committed_meanwhile(view: Any, name: str) -> list[str]:
+        found = paths(view, name)
+        looks.append(type(view))
+        if isinstance(view, Snapshot):
+            with FileTransaction(root, durability="process") as tx:
+                tx.write_json("tasks/1.json", {"title": str(len(looks))})
+        return found
+
+    monkeypatch.setattr(docs, "_paths", committed_meanwhile)
+    assert docs.load()[TASKS] == {"1": Task("3")}
+    assert looks == [Snapshot] * 3 + [FileTransaction]
 
 
 def test_a_missing_root(tmp_path: Path) -> None:
