@@ -10,6 +10,7 @@ from txfiles._commit import inventory, two_phase
 from txfiles._commit.home import Home, locate
 from txfiles._commit.recover import recover_locked
 from txfiles._disk import system
+from txfiles._disk.interrupts import HeldBack
 from txfiles._disk.lock import here
 from txfiles._format import paths
 from txfiles.errors import TransactionClosedError
@@ -57,7 +58,7 @@ def commit_prepared(
     """
     if on_conflict not in _DECISIONS:
         raise ValueError(f"on_conflict is one of {', '.join(_DECISIONS)}, not {on_conflict!r}")
-    with _opened(root, transaction_id, timeout) as home:
+    with HeldBack(), _opened(root, transaction_id, timeout) as home:
         if home is None:
             return
         waiting = _find(home, transaction_id, on_conflict)
@@ -75,7 +76,7 @@ def rollback_prepared(root: AnyPath, transaction_id: str, *, timeout: float | No
     also when it was rolled back before; `LockTimeoutError`, `RecoveryError` and its kinds: it still waits.
     `CommitOutcomeUnknownError`: nothing was changed, but after a power loss it may wait again.
     """
-    with _opened(root, transaction_id, timeout) as home:
+    with HeldBack(), _opened(root, transaction_id, timeout) as home:
         if home is None:
             return
         waiting = _find(home, transaction_id, "raise")

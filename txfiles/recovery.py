@@ -18,11 +18,13 @@ from txfiles._commit.recover import (
     recover_locked,
 )
 from txfiles._disk import system
+from txfiles._disk.interrupts import HeldBack
 from txfiles._disk.lock import here
 from txfiles._format import layout, paths
 from txfiles.errors import JournalVersionError, RecoveryError
 
 if TYPE_CHECKING:
+    from txfiles._disk.system import FileSystem
     from txfiles._format.paths import AnyPath
     from txfiles.objects.engine import Facts
 
@@ -142,7 +144,11 @@ def recover(
         return RecoveryReport(outcome="after" if store.is_committed(transaction_id, timeout) else "before")
     if transaction_id is not None:
         raise ValueError("the outcome of one transaction can be asked for on object storage only")
-    fs = system.current()
+    with HeldBack():
+        return _recover(system.current(), root, timeout, on_conflict)
+
+
+def _recover(fs: FileSystem, root: AnyPath | HasRoot, timeout: float | None, on_conflict: OnConflict) -> RecoveryReport:
     home = Home.find(fs, _path(root))
     if home is None:
         return RecoveryReport()

@@ -10,6 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txfiles._commit.home import is_missing
+from txfiles._disk.interrupts import HeldBack
 from txfiles._disk.system import KernelFS, release
 from txfiles._format import json, paths
 from txfiles._reading.nothing import Nothing
@@ -149,12 +150,11 @@ class Snapshot:
         else:
             reader = Reader(self._fs, self._root, self._timeout, durable=self._durable)
         try:
-            files = reader.begin(self._pins, follow=not self._names)
-            self._pinned = dict(zip(self._names, files, strict=True))
-        except BaseException as error:
+            with HeldBack(), paths.Naming(self._root):
+                files = reader.begin(self._pins, follow=not self._names)
+                self._pinned = dict(zip(self._names, files, strict=True))
+        except BaseException:
             reader.close()
-            if isinstance(error, OSError):
-                paths.give_name(error, self._root)
             raise
         self._reader = reader
         self._state_version = reader.version
@@ -202,7 +202,7 @@ class Snapshot:
     def read(self, path: AnyPath) -> bytes:
         """The content of a file. Raises `SnapshotExpiredError`, `OSError` and `InvalidPathError`."""
         name = paths.normalize(path)
-        with self._serially():
+        with self._serially(), HeldBack():
             reader = self._reader or self._open_reader()
             if name in self._pinned:
                 file = self._pinned[name]
@@ -301,7 +301,7 @@ class Snapshot:
         query: Callable[[View[Any], bytes], T],
         pinned: Callable[[_File | None], T] | None = None,
     ) -> T:
-        with self._serially():
+        with self._serially(), HeldBack():
             reader = self._open_reader()
             try:
                 if pinned is not None and what in self._pinned:

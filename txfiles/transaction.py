@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Self, overload
+from weakref import ref
 
 from txfiles._calls.changing import Changing
 from txfiles._calls.settings import HasRoot, check_settings, is_far
@@ -15,6 +17,7 @@ from txfiles._commit.inventory import read_head
 from txfiles._commit.protocol import Commit, prepare, run_to_end
 from txfiles._commit.recover import ensure_format, recover_locked, rests
 from txfiles._disk import system
+from txfiles._disk.interrupts import GivingWay, HeldBack
 from txfiles._disk.lock import here
 from txfiles._format import paths
 from txfiles._tree.staging import Staging
@@ -29,7 +32,6 @@ from txfiles.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from txfiles._format.journal import Durability, Journal
     from txfiles._format.paths import AnyPath
@@ -42,6 +44,47 @@ __all__ = ["FileTransaction"]
 
 _WAIT_FOR_DECISION = 0.05  # seconds between two looks at a prepared transaction
 _EMPTY = ".empty"  # ends the id of a prepared transaction that changes nothing
+
+
+class _Exit:
+    """`FileTransaction.__exit__`, as a `with` statement finds it."""
+
+    @overload
+    def __get__(self, tx: None, owner: type[FileTransaction]) -> Callable[..., None]: ...
+    @overload
+    def __get__(self, tx: FileTransaction, owner: type[FileTransaction]) -> _Leaving: ...
+    def __get__(self, tx: FileTransaction | None, owner: type[FileTransaction]) -> Callable[..., None]:
+        return _leave_at_once if tx is None else _Leaving(tx)
+
+
+class _Leaving(partial[None]):
+    """What is called at the end of a `with` block: the statement looks it up at its beginning, and alone holds it.
+
+    An exception of a signal handler may come before the first line of that call. Then this goes with the block, whoever
+    keeps the exception, and the transaction is rolled back: the frame in the traceback only has a weak reference to it.
+    """
+
+    _tx: FileTransaction
+    _entered: bool
+
+    def __new__(cls, tx: FileTransaction) -> Self:
+        self = super().__new__(cls, _leave, ref(tx))
+        self._tx = tx
+        self._entered = tx._state == "new"
+        return self
+
+    def __del__(self) -> None:
+        if self._entered:
+            self._tx._roll_back_late()
+
+
+def _leave(tx: ref[FileTransaction], kind: object, error: BaseException | None, traceback: object) -> None:
+    if (mine := tx()) is not None:
+        mine._leave(error)
+
+
+def _leave_at_once(tx: FileTransaction, kind: object, error: BaseException | None, traceback: object) -> None:
+    tx._leave(error)
 
 
 class FileTransaction(Changing):
@@ -110,20 +153,30 @@ class FileTransaction(Changing):
         if self._far is not None:
             return self._begin_far(self._far)
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
-        while True:
-            with paths.Naming(self._root), paths.Below(self._root):
-                home = Home.open(self._fs, self._root, create=self._create)
-                try:
-                    waiting = self._enter(home, deadline)
-                    if waiting is None:
-                        return self
-                except BaseException:
-                    run_to_end(home.close)
-                    raise
-                home.close()
-            if deadline is not None and time.monotonic() >= deadline:
-                raise LockTimeoutError(waiting, path=paths.decode(self._root))
-            time.sleep(_WAIT_FOR_DECISION)
+        try:
+            with HeldBack():
+                while (waiting := self._open(deadline)) is not None:
+                    if deadline is not None and time.monotonic() >= deadline:
+                        raise LockTimeoutError(waiting, path=paths.decode(self._root))
+                    with GivingWay():
+                        time.sleep(_WAIT_FOR_DECISION)
+        except BaseException:
+            self._roll_back_late()
+            raise
+        return self
+
+    def _open(self, deadline: float | None) -> str | None:
+        with paths.Naming(self._root), paths.Below(self._root):
+            home = Home.open(self._fs, self._root, create=self._create)
+            try:
+                waiting = self._enter(home, deadline)
+                if waiting is None:
+                    return None
+            except BaseException:
+                run_to_end(home.close)
+                raise
+            home.close()
+        return waiting
 
     def _begin_far(self, far: Far) -> Self:
         from txfiles.objects.engine import Engine
@@ -200,12 +253,19 @@ class FileTransaction(Changing):
         """End it; then, without the lock, tell those who asked to be told."""
         self._require_mine()
         try:
-            with self._mutex, paths.Below(self._root):
+            with self._mutex, self._held_back(), paths.Below(self._root):
                 end()
         except BaseException as failure:
             self._call_back(failure)
             raise
         self._call_back(why)
+
+    def _held_back(self) -> AbstractContextManager[None]:
+        """Where an interrupt waits: on a disk. On object storage it ends what would last, and the engine knows how."""
+        return HeldBack(self._tell) if self._far is None else nullcontext()
+
+    def _tell(self) -> str:
+        return f"txfiles: it waited for the end of {self!r}; the state on disk: {self._outcome!r}"
 
     @property
     def transaction_id(self) -> str:
@@ -243,7 +303,7 @@ class FileTransaction(Changing):
         ...     tx.commit()
         """
         self._require_mine()
-        with self._mutex:
+        with self._mutex, self._held_back():
             self._require_open()
             if self._far is not None:
                 message = "object storage has no prepared transactions; record transaction_id, and ask recover() for it"
@@ -308,14 +368,15 @@ class FileTransaction(Changing):
             if failed is not None:
                 raise failed
 
-        try:
-            run_to_end(end)
-        except BaseException:  # whatever a signal handler raised in the midst of it, or before
+        with self._held_back():
             try:
                 run_to_end(end)
-            finally:
-                self._close()
-            raise
+            except BaseException:  # whatever was raised in the midst of it, or before
+                try:
+                    run_to_end(end)
+                finally:
+                    self._close()
+                raise
 
     def _close(self) -> None:
         if self._far is None:
@@ -324,26 +385,36 @@ class FileTransaction(Changing):
     def __enter__(self) -> Self:
         return self.begin()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
+        """The end of a `with` block."""
+        mine = self._pid == self._fs.pid()
         if self._far is not None and self._state == "open":
             self._engine.failed(error)
         try:
-            if self._state == "prepared" and self._pid == self._fs.pid():
+            if self._state == "prepared" and mine:
                 self._end(discard=False)
-            if self._state != "open" or self._pid != self._fs.pid():
+            if self._state != "open" or not mine:
                 return
             if error is None:
                 self.commit()
-                return
-            try:
-                self._finish(self._roll_back, error)
-            except OSError as failed:
-                error.add_note(f"txfiles: rolled back, but staged files could not be removed: {failed}")
+            else:
+                self._finish(lambda: self._roll_back_for(error), error)
         finally:  # an interrupt may have come before any of it
-            if self._state == "open" and self._pid == self._fs.pid():
+            if self._state == "open" and mine:
                 self._end(discard=True)
+
+    def _roll_back_late(self) -> None:
+        """Roll back if it is open, after an interrupt that came where nothing could wait for it."""
+        if self._state == "open" and self._pid == self._fs.pid():
+            self._finish(self._roll_back)
+
+    def _roll_back_for(self, error: BaseException) -> None:
+        try:
+            self._roll_back()
+        except OSError as failed:
+            error.add_note(f"txfiles: rolled back, but staged files could not be removed: {failed}")
+
+    __exit__ = _Exit()
 
     def __del__(self) -> None:
         if self._state == "prepared" and self._pid == self._fs.pid():

@@ -90,7 +90,7 @@ LAYERS = """
     _disk.lockfile
     _disk.system
     _disk.rounds
-    _disk.fsyncs
+    _disk.fsyncs  _disk.interrupts
 
     _format.log
     _format.digest  _format.journal  _format.json
@@ -105,7 +105,7 @@ DOORS = {
     "_cli": {"answer", "options", "output"},
     "_sync": {"engine", "excludes", "folder", "overlap", "plan", "remote", "sides", "target"},
     "_format": {"digest", "journal", "json", "layout", "paths"},
-    "_disk": {"lock", "metadata", "rounds", "system"},
+    "_disk": {"interrupts", "lock", "metadata", "rounds", "system"},
     "_tree": {"borders", "facts", "staging", "streams", "subtrees", "tokens", "tree", "view"},
     "_calls": {"changing", "content", "opening", "plan", "session", "settings"},
     "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
@@ -125,12 +125,13 @@ ONLY_IN = {
         "_sync.overlap",
         "_disk.system",
         "_disk.fsyncs",
+        "_disk.interrupts",
         "_disk.rounds",
         "testing",
     },
     "shutil": {"_disk.system", "testing"},
     "fcntl": {"_disk.system", "testing"},
-    "ctypes": {"_disk.system", "_disk.fsyncs", "testing"},
+    "ctypes": {"_disk.system", "_disk.fsyncs", "_disk.interrupts", "testing"},
     "filelock": {"_disk.lock"},
     "orjson": {"_format.json", "_format.journal", "objects.state", "objects.tree"},
     "obstore": {"objects.far", "objects.requests", "store"},

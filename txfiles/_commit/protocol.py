@@ -59,6 +59,7 @@ from txfiles._commit.durable import first_round, home_round, second_round, sync_
 from txfiles._commit.evidence import Evidence, same_inode
 from txfiles._commit.inventory import read_head
 from txfiles._disk import metadata
+from txfiles._disk.interrupts import give_way
 from txfiles._disk.system import write_all
 from txfiles._format import journal as codec
 from txfiles._format import layout, paths
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from txfiles._tree.staging import Staging
 
 NOTHING: frozenset[int] = frozenset()
+_PATIENCE = 10  # exceptions in one step
 _UNFINISHED = 0o700  # the mode of a new directory until it has its metadata
 
 
@@ -105,8 +107,10 @@ def prepare(home: Home, staging: Staging, durability: Durability, *, two_phase: 
         if durability == "full" and (head is None or not head.vouches):
             _make_home_durable(home)
         journal = _write_intent(home, staging, operations, durability, head, two_phase, made)
+        give_way()
         first_round(home, staging.tokens, journal, head)
         staging.tokens.close()
+        give_way()  # beyond this point it is finished
     except BaseException as cause:
         _give_up(home, staging, made, cause)
         raise
@@ -263,8 +267,9 @@ class Commit:
     def __call__(self) -> None:
         try:
             run_to_end(self._steps)
-        except (KeyboardInterrupt, SystemExit) as interrupt:
-            interrupt.__cause__ = self.failure
+        except BaseException as interrupt:
+            if interrupt is not self.failure:
+                interrupt.__cause__ = self.failure
             raise
         if self.failure is not None:
             raise interrupt_in(self.failure) or self.failure
@@ -623,18 +628,26 @@ def _finish_directory(home: Home, op: Operation) -> None:
 
 
 def run_to_end(step: Callable[[], object]) -> None:
-    """Run a step that can be repeated. An interrupt waits until the step is done: half done is for nobody."""
+    """Run a step that can be repeated. An interrupt waits until the step is done: half done is for nobody.
+
+    An exception that no step raises is one, too: one thread can make another raise between two lines. What comes
+    again and again is a mistake.
+    """
     interrupt: BaseException | None = None
+    patience = _PATIENCE
     while True:
         try:
             step()
             break
-        except (KeyboardInterrupt, SystemExit) as error:
-            interrupt = error
-        except Exception as failure:
+        except (OSError, TxFilesError) as failure:
             if interrupt is None:
                 raise
             raise interrupt from failure
+        except (KeyboardInterrupt, SystemExit, Exception) as error:
+            interrupt = error
+            patience -= isinstance(error, Exception)
+            if not patience:
+                raise
     if interrupt is not None:
         raise interrupt
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import filelock
 
+from txfiles._disk.interrupts import GivingWay
 from txfiles._disk.lockfile import close_copies, open_lock_file
 from txfiles._disk.system import release
 from txfiles._format.layout import LOCK, PRIVATE
@@ -180,8 +181,9 @@ class RootLock:
             if not ticket.join((private.st_dev, private.st_ino)):
                 message = f"this thread or task already has a transaction that locks {self._path!r}"
                 raise NestedTransactionError(message, path=self._path)
-            if self._stopped or not ticket.turn.acquire(timeout=wait.left()) or self._stopped:
-                raise wait.timed_out()
+            with GivingWay():
+                if self._stopped or not ticket.turn.acquire(timeout=wait.left()) or self._stopped:
+                    raise wait.timed_out()
             self._lock(ticket, private, wait)
             self._ticket = ticket
         except BaseException:
@@ -281,7 +283,8 @@ class _Wait:
             raise self.timed_out()
         self._slept = True
         waited = time.monotonic() - self._began
-        time.sleep(min(left or _POLL, _interval(waited) * (0.6 + 0.4 * _chance())))
+        with GivingWay():
+            time.sleep(min(left or _POLL, _interval(waited) * (0.6 + 0.4 * _chance())))
 
     def timed_out(self) -> LockTimeoutError:
         waited = time.monotonic() - self._began
@@ -314,7 +317,8 @@ class _Queue:
         if left > 0:
             if turn < (_TURN if self._pauses_due else _LONE_TURN) or wait.left() <= left:
                 return
-            time.sleep(left)
+            with GivingWay():
+                time.sleep(left)
             self._pauses_due = max(0, self._pauses_due - 1)
         self._turn_began = time.monotonic()
 

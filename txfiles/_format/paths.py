@@ -47,9 +47,11 @@ def give_name(error: OSError, path: bytes, *, always: bool = False) -> None:
     """Let a system error name `path`, unless it has the name of a file already.
 
     The name that a bare call was given, in bytes and relative to some directory, tells nobody anything. With `always`
-    neither does that of a file of the private directory.
+    neither does that of a file of the private directory. An error without a number is not the system's.
     """
-    if not isinstance(error, TxFilesError) and (always or not isinstance(error.filename, str)):
+    if isinstance(error, TxFilesError) or error.errno is None:
+        return
+    if always or not isinstance(error.filename, str):
         error.filename = decode(path)
         del error.filename2
 

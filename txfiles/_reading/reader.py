@@ -22,6 +22,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from txfiles._commit.recover import conflict, recover_locked
+from txfiles._disk.interrupts import GivingWay
 from txfiles._disk.lock import is_locked
 from txfiles._format import layout, paths
 from txfiles._reading.lookout import AT_REST, NEVER, Gone, Look, Lookout, Moved, Standing, rest, unreadable
@@ -67,7 +68,8 @@ class Patience:
         return time.monotonic() >= self._until
 
     def sleep(self) -> None:
-        time.sleep(max(0.0, min(self._interval * random.uniform(0.5, 1), self._until - time.monotonic())))
+        with GivingWay():
+            time.sleep(max(0.0, min(self._interval * random.uniform(0.5, 1), self._until - time.monotonic())))
         self._interval = min(self._interval * 1.3, 0.02)
 
     def try_again(self, root: bytes) -> None:

@@ -1,0 +1,200 @@
+"""What a signal handler raises is held back until the end of a block, and everything else is as if there were none."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from txfiles._disk import interrupts
+from txfiles._disk.interrupts import GivingWay, HeldBack, give_way
+
+
+class Deadline(Exception):
+    pass
+
+
+def _raise(*_: object) -> None:
+    raise Deadline
+
+
+@pytest.fixture(autouse=True)
+def _alarm() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGALRM, signal.SIGINT)}
+    signal.signal(signal.SIGALRM, _raise)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def _alarm_now() -> None:
+    signal.raise_signal(signal.SIGALRM)
+
+
+def test_it_comes_at_the_end_with_a_note() -> None:
+    done = False
+    with pytest.raises(Deadline) as caught, HeldBack(lambda: "all is done"):
+        _alarm_now()
+        done = True
+    assert done
+    assert caught.value.__notes__ == ["all is done"]
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
+
+
+def test_the_handler_itself_runs_at_once() -> None:
+    ran: list[int] = []
+    signal.signal(signal.SIGALRM, lambda number, frame: ran.append(number))
+    with HeldBack():
+        _alarm_now()
+        assert ran == [signal.SIGALRM]
+
+
+def test_an_error_of_the_block_is_its_cause() -> None:
+    with pytest.raises(Deadline) as caught, HeldBack():
+        _alarm_now()
+        raise OSError(5, "the disk's own")
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_what_ends_the_program_comes_before_what_does_not() -> None:
+    with pytest.raises(KeyboardInterrupt) as caught, HeldBack():
+        _alarm_now()
+        signal.raise_signal(signal.SIGINT)
+    assert any("Deadline" in note for note in caught.value.__notes__)
+
+
+def test_a_block_in_a_block_is_part_of_it() -> None:
+    ends = []
+    with pytest.raises(Deadline), HeldBack():
+        with HeldBack():
+            _alarm_now()
+        ends.append("inner")
+    assert ends == ["inner"]
+
+
+def test_where_nothing_is_half_done_it_gives_way() -> None:
+    with pytest.raises(Deadline), HeldBack():
+        give_way()
+        _alarm_now()
+        give_way()
+        pytest.fail("went on")
+
+
+def test_a_wait_ends_at_once_and_what_follows_it_is_whole() -> None:
+    cleaned = []
+    began = time.monotonic()
+    with pytest.raises(Deadline), HeldBack():
+        try:
+            with GivingWay():
+                signal.setitimer(signal.ITIMER_REAL, 0.01, 0.001)
+                time.sleep(60)
+        finally:
+            time.sleep(0.01)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            cleaned.append(True)
+    assert cleaned
+    assert time.monotonic() - began < 30
+
+
+def test_a_wait_does_not_begin_when_something_is_held_back() -> None:
+    with pytest.raises(Deadline), HeldBack():
+        _alarm_now()
+        with GivingWay():
+            pytest.fail("waited")
+
+
+def test_a_wait_inside_a_handler_leaves_the_outer_one_interruptible() -> None:
+    def handler(*_: object) -> None:
+        with GivingWay():
+            pass
+
+    with pytest.raises(Deadline), HeldBack(), GivingWay():
+        signal.signal(signal.SIGUSR1, handler)
+        signal.raise_signal(signal.SIGUSR1)
+        _alarm_now()
+        pytest.fail("went on")
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+
+def test_handlers_are_back_and_one_that_was_put_in_meanwhile_stays() -> None:
+    def other(*_: object) -> None:
+        pass
+
+    with HeldBack():
+        assert signal.getsignal(signal.SIGALRM) is not _raise
+    assert signal.getsignal(signal.SIGALRM) is _raise
+    with HeldBack():
+        signal.signal(signal.SIGALRM, other)
+    assert signal.getsignal(signal.SIGALRM) is other
+
+
+def test_flags_of_the_action_stay() -> None:
+    signal.siginterrupt(signal.SIGALRM, False)
+    before = _flags(signal.SIGALRM)
+    with HeldBack():
+        pass
+    assert _flags(signal.SIGALRM) == before != _flags(signal.SIGINT)
+
+
+def _flags(number: int) -> bytes:
+    action = interrupts._action_of(number)
+    assert action is not None
+    return action[136:140]  # glibc: after the function and a set of signals
+
+
+def test_a_handler_that_c_has_put_in_is_left_alone() -> None:
+    with HeldBack():
+        pass  # learns what Python's own looks like
+    libc = ctypes.CDLL(None)
+    called: list[int] = []
+    foreign = ctypes.CFUNCTYPE(None, ctypes.c_int)(called.append)
+    before = interrupts._action_of(signal.SIGALRM)
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    libc.signal.restype = ctypes.c_void_p
+    libc.signal(signal.SIGALRM, ctypes.cast(foreign, ctypes.c_void_p))
+    try:
+        with HeldBack():
+            _alarm_now()
+        _alarm_now()
+    finally:
+        interrupts._sigaction(signal.SIGALRM, before, None)
+    assert called == [signal.SIGALRM] * 2
+
+
+def test_a_child_that_is_forked_inside_holds_nothing_back() -> None:
+    with HeldBack():
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                _alarm_now()
+            except Deadline:
+                code = 0
+            os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_other_threads_neither_hold_back_nor_give_way() -> None:
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            give_way()
+            with HeldBack(), GivingWay():
+                pass
+        except BaseException as error:
+            failed.append(error)
+
+    with pytest.raises(Deadline), HeldBack():
+        _alarm_now()
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert not failed
