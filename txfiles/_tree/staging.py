@@ -221,6 +221,11 @@ class Staging(View[Token]):
         entry = self.entries.get(path)
         return entry if isinstance(entry, Token) else self.tokens.link_file(self.tree, path)
 
+    def linked(self, path: bytes) -> Token:
+        """A second name of a file, for another path."""
+        entry = self.entries.get(path)
+        return self.tokens.second(entry) if isinstance(entry, Token) else self.tokens.link_file(self.tree, path)
+
     def copied(self, source: bytes, target: bytes, meta: Meta | None = None) -> Token:
         """A copy of a file, for another path: content, mode and attributes, or with `meta`."""
         if meta is None:

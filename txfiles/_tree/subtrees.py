@@ -10,7 +10,7 @@ from txfiles._disk import metadata
 from txfiles._format import paths
 from txfiles._tree.staging import ABSENT, Directory, Staging, refuse_special
 from txfiles._tree.tree import Node
-from txfiles._tree.view import C, View
+from txfiles._tree.view import C, View, must_be_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -147,6 +147,15 @@ def copy(staging: Staging, source: bytes, target: bytes, *, overwrite: bool) -> 
             staging.put(there, Directory(staging.copied_meta(below, there, is_dir=True)))
         else:
             _copy_file(staging, below, inner, there)
+
+
+def link(staging: Staging, source: bytes, target: bytes) -> None:
+    """A second name of a file. Raises `FileExistsError`."""
+    path, node = staging.find(source)
+    must_be_file(path, node)
+    to = staging.resolve(target, follow_last=False)
+    _prepare_target(staging, path, Node("file"), to, overwrite=False)
+    staging.put(to, staging.linked(path))
 
 
 def _prepare_target(staging: Staging, source: bytes, node: Node, target: bytes, overwrite: bool) -> None:

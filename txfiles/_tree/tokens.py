@@ -93,6 +93,12 @@ class Tokens:
             digest = digest_of_file(self.fs, self.at, self.name(number), found.st_size)
             return Token(number, identity_of(found), digest, meta)
 
+    def second(self, token: Token) -> Token:
+        """Another token that is the same file."""
+        with self._new() as number:
+            self.fs.link(self.at, self.name(token.number), self.at, self.name(number))
+            return token._replace(number=number)
+
     def link_old(self, tree: Tree, op: Operation) -> Identity:
         """Link what a write replaces to its `.old`; the identity of what was linked."""
         name = layout.old(self.tid, op.number)

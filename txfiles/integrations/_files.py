@@ -16,13 +16,24 @@ _IN_MEMORY = 1 << 20  # bytes
 
 
 class Reader(Strict, io.BufferedReader):
-    """A file to be read; `size` is its size in bytes."""
+    """A file to be read; `size` is its size in bytes. Its pickle opens `path` of `fs` anew, at the same position."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], fs: Any, path: Any) -> None:
         raw: Any = file.detach() if isinstance(file, io.BufferedReader) else file
         super().__init__(raw)
         self.size = self.seek(0, 2)
         self.seek(0)
+        self._fs = fs
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_again, (self._fs, self._path, self.tell())
+
+
+def _open_again(fs: Any, path: Any, position: int) -> Any:
+    file = fs.open(path, "rb")
+    file.seek(position)
+    return file
 
 
 class Deferred(Strict, io.BufferedIOBase):

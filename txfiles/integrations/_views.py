@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import stat
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from txfiles._disk import system
 from txfiles._format import paths
@@ -14,7 +14,6 @@ from txfiles._reading.reader import Reader as StateReader
 from txfiles._tree import streams
 from txfiles._tree.view import Directory
 from txfiles.errors import InvalidPathError
-from txfiles.integrations._files import Reader
 from txfiles.snapshot import _Files
 
 if TYPE_CHECKING:
@@ -116,15 +115,15 @@ class Committed:
     def ask(self, query: Callable[[View[Any]], T]) -> T:
         return self._begin(_Asked(query))
 
-    def open(self, path: bytes) -> Reader:
+    def open(self, path: bytes) -> IO[bytes]:
         """A file of that state; it stays as it is, whatever is committed later."""
         (file,) = self._begin(_Files(system.current(), [path]))
         if file is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", paths.decode(path))
         if file.data is not None:
-            return Reader(io.BytesIO(file.data))
+            return io.BytesIO(file.data)
         raw = streams.RawReader(system.current(), file.fd)
-        return Reader(streams.reader(raw, streams.form_of("rb"), paths.decode(path)))
+        return streams.reader(raw, streams.form_of("rb"), paths.decode(path))
 
     def _begin(self, question: Question[T]) -> T:
         reader = StateReader(system.current(), self._root, self._timeout, durable=self._durable)

@@ -31,6 +31,7 @@ except ImportError as _error:
     raise ImportError("the package `fsspec` is missing: pip install 'txfiles[fsspec]'", name=_error.name) from _error
 
 from txfiles._format import layout, paths
+from txfiles._tree import subtrees
 from txfiles.errors import InvalidPathError
 from txfiles.integrations import _views
 from txfiles.integrations._files import Compressed, Deferred, Reader, Text
@@ -51,6 +52,10 @@ _CHUNK = 1 << 20
 # What a thread does below a root while it has a transaction there is part of it, through whatever instance.
 _running: dict[tuple[threading.Thread, str], FileTransaction] = {}
 
+# And so is what is done through an instance that comes from a URL and was made, or taken from fsspec's cache, while a
+# block runs there: libraries open URLs in threads of their own.
+_blocks: dict[str, FileTransaction] = {}
+
 
 class TxFilesTransaction(Transaction):
     """`fs.transaction`: a `FileTransaction` from the start to the end of the block.
@@ -70,7 +75,8 @@ class TxFilesTransaction(Transaction):
         begun = self.fs.store.transaction().begin()
         self.running = begun
         self._key = threading.current_thread(), self.fs.store.root
-        _running[self._key] = begun
+        _running[self._key] = _blocks[self.fs.store.root] = begun
+        TxFilesFileSystem._running_blocks = frozenset(map(id, _blocks.values()))
         super().start()
 
     def complete(self, commit: bool = True) -> None:
@@ -86,10 +92,20 @@ class TxFilesTransaction(Transaction):
         finally:
             if running is not None:
                 _running.pop(self._key, None)
+                self._forget(running)
             self.files.clear()
             self.fs._intrans = False
             self.fs._transaction = None
             self.fs = None
+
+    def _forget(self, ended: FileTransaction) -> None:
+        """The instances that were made in the block go with it: none of them is in the cache of fsspec any more."""
+        _blocks.pop(self.fs.store.root, None)
+        TxFilesFileSystem._running_blocks = frozenset(map(id, _blocks.values()))
+        with TxFilesFileSystem._instantiation_lock:  # type: ignore[attr-defined]
+            cache: dict[str, TxFilesFileSystem] = TxFilesFileSystem._cache  # type: ignore[attr-defined]
+            for token in [token for token, made in cache.items() if made._made_in is ended]:
+                del cache[token]
 
     def _complete_deferred(self, commit: bool) -> None:
         """Of files opened with `autocommit=False` and no transaction."""
@@ -125,6 +141,8 @@ class TxFilesFileSystem(AbstractFileSystem):
     protocol = "txfiles"
     root_marker = "/"
     transaction_type = TxFilesTransaction
+    _extra_tokenize_attributes = ("_running_blocks",)  # what is made in a block is not what was made before it
+    _running_blocks: frozenset[int] = frozenset()
 
     def __init__(
         self,
@@ -144,6 +162,7 @@ class TxFilesFileSystem(AbstractFileSystem):
             raise ValueError(f"the root must be an absolute path, not {chosen!r}: instances outlive a chdir")
         self.root: str = self._strip_protocol(chosen)
         self.store: FileStore = FileStore(self.root, durability=durability, timeout=timeout, create=create)
+        self._made_in = _blocks.get(self.store.root) if root is None else None
         self._committed = _views.Committed(self.store.root, timeout, durable=durability == "full")
 
     @property
@@ -173,9 +192,14 @@ class TxFilesFileSystem(AbstractFileSystem):
         return self.transaction
 
     def _joined(self) -> FileTransaction | None:
-        """The transaction of this instance, or of this thread."""
+        """The transaction of this instance, of this thread, or of the block that the instance was made in."""
         own = None if self._transaction is None else self._transaction.running
-        return own or _running.get((threading.current_thread(), self.store.root))
+        return own or _running.get((threading.current_thread(), self.store.root)) or self._block()
+
+    def _block(self) -> FileTransaction | None:
+        """The block that the instance was made in, while it runs."""
+        running = _blocks.get(self.store.root)
+        return running if running is self._made_in else None
 
     @contextmanager
     def _changing(self) -> Iterator[FileTransaction]:
@@ -270,9 +294,9 @@ class TxFilesFileSystem(AbstractFileSystem):
         joined = self._joined()
         if joined is not None:
             file = joined.open(where, mode)
-            return Reader(file) if mode == "rb" else file
+            return Reader(file, self, path) if mode == "rb" else file
         if mode == "rb":
-            return self._committed.open(paths.normalize(where))
+            return Reader(self._committed.open(paths.normalize(where)), self, path)
         paths.normalize(where)
         there = self._type(path)
         if there == "directory":
@@ -359,6 +383,22 @@ class TxFilesFileSystem(AbstractFileSystem):
                 if self.isdir(target):
                     target = f"{target}/{source.rpartition('/')[2]}"
                 tx.move(self._relative(source), self._relative(target))
+
+    def symlink(self, src: Any, dst: Any) -> None:
+        """A symbolic link `dst` that says `src`, as fsspec's local file system makes one."""
+        with self._changing() as tx:
+            tx.symlink(self._strip_protocol(src), self._relative(dst))
+
+    def link(self, src: Any, dst: Any) -> None:
+        """A second name of a file: a hard link, until one of them is replaced."""
+        source, target = (paths.normalize(self._relative(path)) for path in (src, dst))
+        with self._changing() as tx, tx._call() as staging, staging.step():
+            subtrees.link(staging, source, target)
+
+    def chmod(self, path: Any, mode: int) -> None:
+        """See `FileTransaction.chmod`."""
+        with self._changing() as tx:
+            tx.chmod(self._relative(path), mode)
 
     def rm_file(self, path: Any) -> None:
         with self._changing() as tx:
