@@ -18,7 +18,6 @@ from fsspec.generic import rsync
 from tests.support.boundary import tree
 from txfiles.integrations.fsspec import TxFilesFileSystem
 
-
 get_loop()  # the thread of fsspec's own, which lasts
 
 
