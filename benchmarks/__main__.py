@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from benchmarks import compare, count, crowd, modes, place, plot, report, updates
+from benchmarks import compare, count, crowd, modes, objects, place, plot, report, updates
 from benchmarks.competitors import MEANING, SAVES
 from benchmarks.rounds import Result
 
@@ -109,6 +109,11 @@ def compare_revisions(options: argparse.Namespace) -> int:
     return 0
 
 
+def model_objects(options: argparse.Namespace) -> int:
+    objects.report(tuple(map(int, options.writers.split(","))), options.seconds, options.files)
+    return 0
+
+
 def draw(options: argparse.Namespace) -> int:
     environment, found = report.read_json(options.results)
     options.picture.write_text(plot.draw(environment, [r for r in found if r.case in options.cases.split(";")]))
@@ -155,6 +160,12 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--rounds", type=int, default=60)
     command.add_argument("--cases", default="", help=f"separated by commas (default {','.join(compare.CASES)})")
     command.set_defaults(call=compare_revisions)
+
+    command = commands.add_parser("objects", help="object storage in a model", description=objects.__doc__)
+    command.add_argument("--writers", default=",".join(map(str, objects.COUNTS)), help="that write at once")
+    command.add_argument("--seconds", type=float, default=5.0, help="of each turn of the writers (default 5)")
+    command.add_argument("--files", type=int, default=1_000_000, help="of the large root (default 1000000)")
+    command.set_defaults(call=model_objects)
 
     command = commands.add_parser("plot", help="draw saves as an SVG")
     command.add_argument("results", type=Path, help="a file that `run --json` wrote")
