@@ -25,7 +25,7 @@ from txfiles.objects.read import Reading
 from txfiles.objects.requests import Denied, Raced, RequestError
 from txfiles.objects.state import HEAD, State
 from txfiles.objects.tree import Pack
-from txfiles.objects.wait import Backoff, os_error
+from txfiles.objects.wait import LONGEST, Backoff, os_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,10 +34,15 @@ if TYPE_CHECKING:
     from txfiles.objects.content import Content
     from txfiles.objects.read import Source
     from txfiles.objects.requests import Body, Token
+    from txfiles.objects.wait import Clock
 
 T = TypeVar("T")
 
 PACK = 32 << 20  # bytes from which on a pack is full
+CYCLE = 0.05  # seconds that a commit takes, about
+ALONE = 1.5  # seconds after which a writer that meets nobody leaves a moment
+FORGET = 0.7  # of the others, with each commit without them
+PATIENCE = 2.0  # seconds after which a writer that keeps losing makes no more pauses
 
 
 class Known(NamedTuple):
@@ -65,14 +70,52 @@ class Keeper(Protocol):
 class Ticket:
     """A transaction on its way into `HEAD`."""
 
-    def __init__(self, change: Change, until: float) -> None:
+    def __init__(self, change: Change, since: float, timeout: float | None) -> None:
         self.change = change
-        self.until = until
+        self.since = since
+        self.until = math.inf if timeout is None else since + timeout
         self.woken: threading.Event = threading.Event()
         self.done = False
         self.again = False  # its packs are below the floor: upload them once more
         self.failure: BaseException | None = None  # if it failed for good
         self.trouble: BaseException | None = None  # what the store failed last
+
+
+class Turn:
+    """Fairness among processes: who has just won knows the new `HEAD` first, and would win for ever.
+
+    So it leaves as much time to the others as they left to it, a commit's time for each of theirs since its own last;
+    and now and then a moment for those that it cannot see because they always lose.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seq: int | None = None  # of the last commit
+        self._others = 0.0  # about so many write, too
+        self._until = 0.0
+        self._left_at = clock.now()  # when there was time for others
+
+    def met(self) -> None:
+        """Somebody else was faster."""
+        self._others = max(1.0, self._others)
+
+    def won(self, seq: int) -> None:
+        now = self._clock.now()
+        between = 0 if self._seq is None else seq - self._seq - 1
+        self._others = max(float(between), self._others * FORGET)
+        self._seq = seq
+        turns = self._others if self._others >= 0.5 else 0.0
+        if not turns and now - self._left_at > ALONE:
+            turns = 1.5
+        self._until = now + min(turns * CYCLE, PATIENCE)
+
+    def leave_to_others(self, until: float) -> None:
+        now = self._clock.now()
+        if (left := min(self._until, until) - now) > 0:
+            self._clock.pause(2 * left)
+        if self._until:
+            self._left_at = now
+            self._until = 0.0
 
 
 @dataclass
@@ -100,13 +143,13 @@ class Committer:
         self._leading = False
         self._doubt: Attempt | None = None
         self._backoff = Backoff(root.source.clock)
+        self._turn = Turn(root.source.clock)
 
     # -- the queue ----------------------------------------------------------------------------------------------
 
     def commit(self, change: Change, timeout: float | None) -> None:
         """Commit; raises what `FileTransaction.commit` raises."""
-        clock = self._root.source.clock
-        ticket = Ticket(change, math.inf if timeout is None else clock.now() + timeout)
+        ticket = Ticket(change, self._root.source.clock.now(), timeout)
         while True:
             self._upload(ticket)
             try:
@@ -202,6 +245,7 @@ class Committer:
             self._settle(self._doubt, leader)
 
     def _attempt(self, leader: Ticket) -> None:
+        self._turn.leave_to_others(leader.until)
         with self._mutex:
             tickets = list(self._queue)
         try:
@@ -295,10 +339,18 @@ class Committer:
             self._doubtful(attempt, error)
         else:
             self._root.learn(Known(attempt.state, token))
+            self._turn.won(attempt.state.seq)
             self._end(attempt)
 
     def _no_verdict(self, attempt: Attempt) -> None:
-        """Somebody was faster, or the request met its own effect: the next step looks."""
+        """Somebody was faster, or the request met its own effect: the next step looks, after a pause.
+
+        The pause comes before the look, so that the next attempt goes by what was just seen; and who has waited longer
+        pauses less, so that nobody waits for ever.
+        """
+        self._turn.met()
+        waited = self._root.source.clock.now() - min((one.since for one in attempt.tickets), default=0.0)
+        self._backoff.pause(at_most=LONGEST * max(0.0, 1 - waited / PATIENCE))
 
     def _put_head(self, attempt: Attempt) -> Token:
         return self._root.source.requests.put(HEAD, attempt.raw, self._root.sent(attempt.base))
@@ -330,7 +382,6 @@ class Committer:
                 self._send(attempt, leader)
             else:
                 self._doubt = None  # dead for good: its token never comes back
-                self._backoff.pause()
 
     # -- uploads ------------------------------------------------------------------------------------------------
 

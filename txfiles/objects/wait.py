@@ -39,9 +39,9 @@ class Backoff:
         self._until = until
         self._next = FIRST
 
-    def pause(self, *, throttled: bool = False) -> None:
+    def pause(self, *, throttled: bool = False, at_most: float = LONGEST) -> None:
         left = max(0.0, self._until - self._clock.now())
-        self._clock.pause(min(self._next * (2 if throttled else 1), LONGEST, left))
+        self._clock.pause(min(self._next * (2 if throttled else 1), at_most, left))
         self._next = min(self._next * 2, LONGEST)
 
 
