@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
     from txfiles.aio import AsyncFileTransaction
+    from txfiles.errors import DocumentError
     from txfiles.store import FileStore
 
 __all__ = ["AsyncCollection", "AsyncDocuments", "AsyncMembers"]
@@ -75,7 +76,7 @@ class AsyncDocuments:
             for path, data in writes.items():
                 await tx.write(path, data)
 
-        await self.store.async_update(change, retries=0, group=group)
+        await self.store.async_update(change, group=group)
 
     @asynccontextmanager
     async def edit(self) -> AsyncIterator[dict[str, Any]]:
@@ -114,8 +115,9 @@ class AsyncDocuments:
     async def set_aside(self, *names: str) -> dict[str, str]:
         """As `Documents.set_aside`."""
         self._family.require_known(names)
-        moved = []
-        async with self.store.async_transaction() as tx:
+
+        async def change(tx: AsyncFileTransaction) -> list[tuple[str, str, DocumentError]]:
+            moved = []
             for name in names or self._family.names:
                 for path in await self._paths(tx, name):
                     data = await tx.read(path)
@@ -126,7 +128,9 @@ class AsyncDocuments:
                                 break
                         await tx.move(path, target)
                         moved.append((path, target, damage))
-        return tell_moved(self.store.root, moved)
+            return moved
+
+        return tell_moved(self.store.root, await self.store.async_update(change))
 
     async def _paths(self, tx: AsyncFileTransaction, name: str) -> list[str]:
         if name in self._family.sets:
@@ -219,7 +223,7 @@ class AsyncCollection:
                 await members.delete(key)
             await members._stage()
 
-        await self._documents.store.async_update(change, retries=0, group=group)
+        await self._documents.store.async_update(change, group=group)
 
 
 async def _read(tx: AsyncFileTransaction, path: str) -> bytes | None:

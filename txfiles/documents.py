@@ -185,15 +185,18 @@ class Documents:
         `FileTransaction.begin` and `commit` raise; nothing was moved then.
         """
         self._family.require_known(names)
-        moved = []
-        with self._store.transaction() as tx:
+
+        def change(tx: FileTransaction) -> list[tuple[str, str, DocumentError]]:
+            moved = []
             for name in names or self._family.names:
                 for path in self._paths(tx, name):
                     if (damage := self._family.damage(name, path, tx.read(path))) is not None:
                         target = next(free for free in asides(path) if not tx.exists(free))
                         tx.move(path, target)
                         moved.append((path, target, damage))
-        return tell_moved(self._store.root, moved)
+            return moved
+
+        return tell_moved(self._store.root, self._store.update(change))
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -232,8 +235,7 @@ class Documents:
         return [path] if view.exists(path) else []
 
     def _upgrade(self) -> dict[str, Any]:
-        with self.edit() as documents:
-            return {name: dict(v) if isinstance(v, Members) else v for name, v in documents.items()}
+        return self.update(lambda d: {name: dict(v) if isinstance(v, Members) else v for name, v in d.items()})
 
 
 class JsonDocuments(Documents):
@@ -331,7 +333,7 @@ class Collection:
             for path, data in writes.items():
                 tx.write(path, data)
 
-        self._documents.store.update(change, retries=0, group=group)
+        self._documents.store.update(change, group=group)
 
     def delete(self, *keys: str, group: bool = False) -> None:
         """Delete documents in one commit. Raises `KeyError`, with nothing deleted, if one of them is not there."""
@@ -342,14 +344,16 @@ class Collection:
                 members.delete(key)
             members._stage()
 
-        self._documents.store.update(change, retries=0, group=group)
+        self._documents.store.update(change, group=group)
 
     def _upgrade(self) -> dict[str, Any]:
-        with self._documents.store.transaction() as tx:
+        def change(tx: FileTransaction) -> dict[str, Any]:
             members = Members(tx, self._staged())
             documents = dict(members)
             members._stage()
-        return documents
+            return documents
+
+        return self._documents.store.update(change)
 
     def _staged(self) -> Staged:
         return Staged(self._kind, self._pattern)
