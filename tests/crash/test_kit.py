@@ -220,10 +220,33 @@ def test_a_save_that_is_not_durable_is_found() -> None:
     assert "the power fails" in failure_of(survives_power_loss, save, caps=(16,))
 
 
-def test_a_save_past_txfiles_does_not_get_there() -> None:
-    with pytest.raises(NotADirectoryError) as raised:
+def test_a_save_past_txfiles_is_an_error_that_says_so() -> None:
+    with pytest.raises(AssertionError, match="wrote past txfiles: 'a'") as raised:
         survives_power_loss(in_place, equal, setup=old)
-    assert "does the save write past txfiles?" in raised.value.__notes__[0]
+    assert "past txfiles the save called open '" in raised.value.__notes__[0]
+
+
+def test_a_save_may_make_its_root_if_it_is_not_there() -> None:
+    def save(root: Path) -> None:
+        os.makedirs(root, exist_ok=True)
+        root.mkdir(parents=True, exist_ok=True)
+        together(root)
+
+    assert survives_power_loss(save, equal, setup=old, caps=(4,)).points
+
+
+def test_what_a_save_swallows_is_in_the_report() -> None:
+    def save(root: Path) -> None:
+        try:
+            with FileTransaction(root) as tx:
+                tx.write("b", (root / "a").read_bytes())
+        except OSError:
+            raise RuntimeError("could not save") from None
+
+    with pytest.raises(RuntimeError, match="could not save") as raised:
+        survives_power_loss(save, equal, setup=old)
+    assert "past txfiles the save called open '" in raised.value.__notes__[0]
+    assert "/a'" in raised.value.__notes__[0]
 
 
 def test_a_save_that_does_nothing_in_the_simulation_is_an_error() -> None:

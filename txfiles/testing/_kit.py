@@ -16,6 +16,7 @@ from txfiles import recovery
 from txfiles._format.layout import PRIVATE
 from txfiles.testing import _explorer, _replay, _report
 from txfiles.testing._killed import content_of, run_and_kill
+from txfiles.testing._past import Past
 from txfiles.testing._scenario import Scenario, quiet
 from txfiles.testing._simfs import SimFS
 from txfiles.testing._simnode import Kind
@@ -23,7 +24,6 @@ from txfiles.testing._simtree import Entry, Tree
 
 Act = Callable[[Path], object]
 
-SIMULATED = Path("/dev/null/simulated")  # exists nowhere: a save that goes past the simulation can do no harm
 _KILL = re.compile(r"txfiles-replay: kill=([1-9]\d*)")
 
 
@@ -76,7 +76,8 @@ def survives_power_loss(
 ) -> _explorer.Explored:
     """Crash `save(root)` after each call in a simulated file system, by a kill and by a power loss, and recover.
 
-    For saves that write through txfiles only: their `root` exists for txfiles, and for nobody else. `setup(root)` makes
+    For saves that write through txfiles only: for everybody else `root` is an empty directory, and what is called there
+    past txfiles is in the report of a failure. `setup(root)` makes
     the state before in a real directory, from where it is copied. Of what was not synced each subset survives, as far
     as `caps` goes (see `explore`); with `(64, 8)` the recoveries are crashed too, which takes about a minute.
 
@@ -85,18 +86,24 @@ def survives_power_loss(
 
     Raises `AssertionError` with a line for `replay`, the calls with the crash marked, and the trees.
     """
-    scenario = _Saved(
-        getattr(save, "__name__", "save"),
-        functools.partial(_put, _made_by(setup)),
-        [functools.partial(_save_in, save)],
-        recover=lambda _: recover(SIMULATED),
-        root=str(SIMULATED),
-        judge=_Judge(check),
-    )
-    if replay is not None:
-        _replay.replay(replay, [scenario])
-        return _explorer.Explored()
-    return _explorer.explore(scenario, caps, seed)
+    with _directory(None) as root:
+        past = Past(root)
+        scenario = _Saved(
+            getattr(save, "__name__", "save"),
+            functools.partial(_put, str(root), _made_by(setup)),
+            [functools.partial(_save_in, save, root, past)],
+            recover=lambda _: recover(root),
+            root=str(root),
+            judge=_Judge(check),
+        )
+        try:
+            if replay is None:
+                return _explorer.explore(scenario, caps, seed)
+            _replay.replay(replay, [scenario])
+            return _explorer.Explored()
+        except Exception as error:
+            past.tell(error)
+            raise
 
 
 # -- the real file system -------------------------------------------------------------------------------------------
@@ -216,9 +223,9 @@ def _made_by(setup: Act | None) -> Tree:
         return tree_of(root)
 
 
-def _put(tree: Tree, fs: SimFS) -> None:
+def _put(root: str, tree: Tree, fs: SimFS) -> None:
     for path, entry in sorted(tree.items()):
-        name = f"{SIMULATED}/{path}"
+        name = f"{root}/{path}"
         if entry.kind == "dir":
             fs.mkdirs(name, mode=entry.mode)
         elif entry.kind == "link":
@@ -227,13 +234,11 @@ def _put(tree: Tree, fs: SimFS) -> None:
             fs.put(name, entry.content, mode=entry.mode)
 
 
-def _save_in(save: Act, fs: SimFS) -> None:
+def _save_in(save: Act, root: Path, past: Past, fs: SimFS) -> None:
     before = fs.disk.version
-    try:
-        save(SIMULATED)
-    except OSError as error:
-        if isinstance(error.filename, (str, os.PathLike)) and os.fspath(error.filename).startswith(str(SIMULATED)):
-            error.add_note("in the simulation only txfiles finds this path; does the save write past txfiles?")
-        raise
+    with past.watched():
+        save(root)
+    if there := sorted(os.listdir(root)):
+        raise AssertionError(f"the save wrote past txfiles: {', '.join(map(repr, there))}")
     if fs.disk.version == before:
         raise AssertionError("the save changed nothing in the directory that it was given")
