@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import DEEP, debris, mounts, needs, rows
+from tests.support import DEEP, debris, mounts, needs, rows, scratch
 
 settings.register_profile(
     "default",
@@ -34,7 +35,10 @@ _covered: set[str] = set()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell has it for a command in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # and so in every child
     config.stash[_left_out] = Counter()
+    scratch.sweep()
     needs.mode()
     mounts.isolate()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support import scratch
 
 
 @pytest.fixture
@@ -17,6 +18,6 @@ def memory(tmp_path: Path) -> Iterator[Path]:
     if not os.path.isdir("/dev/shm"):
         yield tmp_path
         return
-    path = tempfile.mkdtemp(prefix="txfiles-", dir="/dev/shm")
-    yield Path(path)
+    path = scratch.directory(scratch.MEMORY)
+    yield path
     shutil.rmtree(path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import scratch
 from txfiles import FileStore, FileTransaction, Snapshot
 from txfiles._disk import system
 from txfiles._reading import reader
@@ -117,7 +117,7 @@ class Writer:
 @contextmanager
 def beside(program: list[str], schedule: Iterator[int]) -> Iterator[tuple[FileStore, Writer]]:
     """A store whose every call lets the writer go on; waiting lets it go on, too."""
-    directory = tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    directory = str(scratch.directory(scratch.MEMORY))
     root = Path(directory)
     with FileTransaction(root, durability="process") as tx:
         for name in FILES:

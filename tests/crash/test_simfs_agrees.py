@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support import scratch
 from txfiles._disk.system import FileSystem, KernelFS
 from txfiles.testing import Options, SimFS
 
@@ -98,7 +98,7 @@ class SimAndReal(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.directory = tempfile.mkdtemp(prefix="txfiles-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+        self.directory = str(scratch.directory(scratch.MEMORY))
         os.chmod(self.directory, 0o755)
         os.mkdir(os.path.join(self.directory, "top"), 0o755)
         self.before = os.umask(0o022)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import mounts, rows
+from tests.support import mounts, rows, scratch
 from tests.support.disks import Place
 from tests.support.loop import LoopFS, loop_fs
 
@@ -41,7 +40,7 @@ def memory(_trash: list[Path], root: Path, watch: Callable[[Path], Path]) -> Pat
     """As `root`, in memory where there is some: for tests that commit often."""
     if not os.path.isdir("/dev/shm"):
         return root
-    path = Path(tempfile.mkdtemp(prefix="txfiles-", dir="/dev/shm"))
+    path = scratch.directory(scratch.MEMORY)
     _trash.append(path)
     return watch(path)
 

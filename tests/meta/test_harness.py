@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from tests.support.procs import CHECKOUT
 
 SAMPLE = """
-import os, pytest, threading, time, warnings
+import os, pytest, signal, threading, time, warnings
 
 LEFT = {
     "token": ".txfiles/" + "0" * 32 + ".0",
@@ -52,6 +53,9 @@ def test_thread():
 
 def test_warning():
     warnings.warn("careful")
+
+def test_interrupt():
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 def test_plain():
     pass
@@ -128,6 +132,14 @@ def test_what_cannot_run_fails_where_it_is_required(tmp_path: Path) -> None:
 
 def test_all_that_need_something_can_be_left_out(tmp_path: Path) -> None:
     assert "left out    2: TXFILES_SYSTEM_TESTS=off" in outcome(tmp_path, "-k", "plain", TXFILES_SYSTEM_TESTS="off")
+
+
+def test_a_run_in_the_background_of_a_shell_is_as_any_other(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a child inherits
+    try:
+        assert "1 passed" in outcome(tmp_path, "-k", "interrupt")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_setting_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,8 @@ import json
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -29,7 +27,7 @@ from hypothesis.stateful import (
 
 from tests.model.disk import Dying, Killed, look
 from tests.model.reference import Node, Reference, Tree, file, parent
-from tests.support import DEEP, debris
+from tests.support import DEEP, debris, scratch
 from txfiles import FileStore, FileTransaction, recover, status
 from txfiles._disk import system
 from txfiles.errors import TxFilesError
@@ -97,7 +95,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.base = Path(tempfile.mkdtemp(prefix="txfiles-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+        self.base = scratch.directory(scratch.MEMORY)
         self.root = self.base.resolve() / "root"
         self.root.mkdir()
         self.outside = self.base / "outside"

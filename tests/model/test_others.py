@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.model.disk import Dying, Killed, look
 from tests.model.reference import Node, Tree
-from tests.support import DEEP, debris
+from tests.support import DEEP, debris, scratch
 from txfiles import FileTransaction, recover
 from txfiles._disk import system
 from txfiles.errors import TxFilesError
@@ -101,7 +100,7 @@ def plain(tree: Tree) -> Tree:
 def test_a_commit_beside_other_programs(
     calls: list[tuple[Any, ...]], meanwhile: list[tuple[str, ...]], durability: Any, die_at: int | None
 ) -> None:
-    base = Path(tempfile.mkdtemp(prefix="txfiles-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)).resolve()
+    base = scratch.directory(scratch.MEMORY).resolve()
     try:
         root = base / "root"
         (root / "d/e").mkdir(parents=True)

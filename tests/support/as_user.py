@@ -11,13 +11,12 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
-from tests.support import mounts
+from tests.support import mounts, scratch
 from tests.support.procs import Settings
 
 _PACKAGES = ("txfiles", "filelock", "orjson")
@@ -46,7 +45,7 @@ def as_user(uid: int, gid: int | None = None, *, groups: Sequence[int] = (), uma
 @contextmanager
 def public_directory(mode: int = 0o755) -> Iterator[Path]:
     """A directory that every user can reach; pytest's own are closed to others."""
-    path = Path(tempfile.mkdtemp(prefix="txfiles-"))
+    path = scratch.directory()
     path.chmod(mode)
     try:
         yield path
@@ -62,7 +61,7 @@ def _public_python() -> Path:
         return executable
     if not mounts.isolate():
         raise RuntimeError(f"other users cannot run {executable}, and it cannot be mounted elsewhere")
-    where = Path(tempfile.mkdtemp(prefix="txfiles-python-"))
+    where = scratch.directory()
     _until_exit.callback(where.rmdir)
     prefix = Path(os.path.realpath(sys.base_prefix))
     _until_exit.enter_context(mounts.bind(prefix, where))

@@ -102,7 +102,9 @@ def _attached(image: Path, fstype: str, options: Sequence[str]) -> Iterator[Loop
         path.mkdir()
         stack.callback(path.rmdir)
         device = Path(run("losetup", "--find", "--show", image).strip())
-        stack.callback(run, "losetup", "--detach", device)
+        held = os.open(device, os.O_RDONLY)
+        stack.callback(os.close, held)
+        run("losetup", "--detach", device)  # when the last who has it open or mounted is gone, also if killed
         fs = LoopFS(image, path, fstype, tuple(options), device)
         stack.callback(fs.unmount)
         fs.mount()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.loop import crash_image, loop_fs
 from tests.support.mounts import is_mounted, run
+from tests.support.procs import child
 
 pytestmark = pytest.mark.needs("loop")
 
@@ -78,3 +80,22 @@ def test_a_failing_block_leaves_neither_mount_nor_device(tmp_path: Path) -> None
     assert not is_mounted(fs.path)
     assert str(tmp_path) not in run("losetup", "--list")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_process_leaves_no_device(tmp_path: Path) -> None:
+    code = """
+        from pathlib import Path
+        from tests.support import loop, mounts
+        assert mounts.isolate()
+        with loop.loop_fs(Path(sys.argv[1]), "ext4") as fs:
+            print(fs.device)
+            input()
+    """
+    with child(code, tmp_path) as process:
+        device = process.expect("/dev/loop")
+        assert str(tmp_path) in run("losetup", "--list", "--noheadings", "--output", "BACK-FILE", device)
+        process.kill()
+    until = time.monotonic() + 30
+    while str(tmp_path) in run("losetup", "--list", "--noheadings", "--output", "BACK-FILE"):
+        assert time.monotonic() < until, f"{device} is still attached"
+        time.sleep(0.01)
