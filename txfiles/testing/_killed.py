@@ -93,6 +93,8 @@ class _Watch:
 def _may_write(call: BuiltinFunctionType) -> bool:
     owner = type(call.__self__)
     module = call.__module__ or owner.__module__
+    if call is next:  # as `KernelFS` opens: no event tells of open(2) then
+        return True
     return module in _MODULES and call.__name__ not in _READS
 
 
