@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MOMENT = 0.001  # seconds
+MOMENTS = 4
 PACK = 32 << 20  # bytes from which on a pack is full
 CYCLE = 0.05  # seconds that a commit takes, about
 ALONE = 1.5  # seconds after which a writer that meets nobody leaves a moment
@@ -143,6 +145,7 @@ class Committer:
         self._leading = False
         self._doubt: Attempt | None = None
         self._backoff = Backoff(root.source.clock)
+        self._together = 0  # transactions in the last HEAD
         self._turn = Turn(root.source.clock)
 
     # -- the queue ----------------------------------------------------------------------------------------------
@@ -244,8 +247,17 @@ class Committer:
         else:
             self._settle(self._doubt, leader)
 
+    def _gather(self) -> None:
+        """Wait for a moment for those who were in the last `HEAD`: they are about to come again."""
+        for _ in range(MOMENTS if self._together > 1 else 0):
+            with self._mutex:
+                if len(self._queue) >= self._together:
+                    return
+            self._root.source.clock.pause(MOMENT)
+
     def _attempt(self, leader: Ticket) -> None:
         self._turn.leave_to_others(leader.until)
+        self._gather()
         with self._mutex:
             tickets = list(self._queue)
         try:
@@ -340,6 +352,7 @@ class Committer:
         else:
             self._root.learn(Known(attempt.state, token))
             self._turn.won(attempt.state.seq)
+            self._together = len(attempt.tickets)
             self._end(attempt)
 
     def _no_verdict(self, attempt: Attempt) -> None:
