@@ -469,6 +469,10 @@ class AsyncFileTransaction:
         """As `FileTransaction.on_rollback`; it is called in the thread of the transaction."""
         await self._call(FileTransaction.on_rollback, call)
 
+    async def on_progress(self, call: Callable[[int, int], object]) -> None:
+        """As `FileTransaction.on_progress`; it is called in the thread of the transaction, or in one of its helpers."""
+        await self._call(FileTransaction.on_progress, call)
+
     def savepoint(self) -> AbstractAsyncContextManager[None]:
         """As `FileTransaction.savepoint`. What other tasks stage meanwhile in the same transaction belongs to it.
 

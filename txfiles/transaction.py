@@ -226,8 +226,13 @@ class FileTransaction(Changing):
         try:
             self._outcome = "unknown"
             self._refuse_open_files()
+            if self._far is None:
+                self._home.progress = self._progress
             if self._far is not None:
                 self._engine.commit(self._checks)
+                if self._progress is not None:
+                    self._progress.begin(1)
+                    self._progress.step()
             elif (journal := prepare(self._home, self._staging, self._durability)) is not None:
                 Commit(self._home, journal)()
             self._outcome = "after"

@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -267,6 +268,39 @@ def test_nobody_can_ask_after_the_end(root: Path) -> None:
     for call in (tx.on_commit, tx.on_rollback):
         with pytest.raises(TransactionClosedError):
             call(lambda: None)
+
+
+# -- progress -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("durability", "total"), [("full", 23), ("process", 13)])
+def test_progress_counts_what_is_durable_and_what_is_made(root: Path, durability: Any, total: int) -> None:
+    (root / "gone").write_text("x")
+    seen: list[tuple[int, int]] = []
+    with FileTransaction(root, durability=durability) as tx:
+        tx.on_progress(lambda done, total: seen.append((done, total)))
+        for number in range(10):
+            tx.write(f"new/{number}", "x")
+        tx.delete("gone")
+        tx.mkdir("empty")
+        assert not seen
+    assert seen == [(done, total) for done in range(1, total + 1)]
+
+
+def test_what_progress_raises_holds_nothing_up(root: Path) -> None:
+    calls = []
+
+    def fails(done: int, total: int) -> None:
+        calls.append(done)
+        raise ValueError("no terminal")
+
+    with pytest.raises(ValueError, match="no terminal"), FileTransaction(root) as tx:
+        tx.on_progress(fails)
+        for name in "abc":
+            tx.write(name, "new")
+    assert calls == [1], "not called again"
+    assert outcome_of(tx) == "after"
+    assert sorted(path.name for path in root.iterdir() if path.name != ".txfiles") == ["a", "b", "c"]
 
 
 def test_the_twin(root: Path) -> None:

@@ -76,7 +76,7 @@ LAYERS = """
     _calls.opening
     _calls.reading
     _calls.session
-    _calls.content  _calls.plan  _calls.settings
+    _calls.content  _calls.plan  _calls.progress  _calls.settings
 
     _tree.facts
     _tree.subtrees
@@ -107,7 +107,7 @@ DOORS = {
     "_format": {"digest", "journal", "json", "layout", "paths"},
     "_disk": {"interrupts", "lock", "metadata", "rounds", "system"},
     "_tree": {"borders", "facts", "staging", "streams", "subtrees", "tokens", "tree", "view"},
-    "_calls": {"changing", "content", "opening", "plan", "session", "settings"},
+    "_calls": {"changing", "content", "opening", "plan", "progress", "session", "settings"},
     "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
     "_documents": {"codecs", "document", "family", "members", "patterns"},
     "_reading": {"lookout", "nothing", "question", "reader"},

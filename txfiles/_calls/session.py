@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from txfiles._calls.progress import Progress
 from txfiles._disk import system
 from txfiles._format import paths
 from txfiles.errors import CommitError, TransactionClosedError
@@ -40,6 +42,7 @@ class Session:
         self._writing: dict[str, Callable[[], None]] = {}  # how to discard what is open for writing
         self._pid = -1
         self._callbacks: list[Callback] = []
+        self._progress: Progress | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -71,6 +74,16 @@ class Session:
         with self._call():
             self._callbacks.append(Callback(call, "before"))
 
+    def on_progress(self, call: Callable[[int, int], object]) -> None:
+        """Call this with (done, total) while the commit runs, from the thread of the commit or one of its helpers.
+
+        A staged file is a step when it is durable, and each change is one when it is made. It holds the commit up, so
+        it should be quick. After an exception it is called no more, and `commit` raises that when all is done. Only
+        the last one that was named is called.
+        """
+        with self._call():
+            self._progress = Progress(call)
+
     def _undo_callbacks(self, mark: int) -> None:
         """What was named since then belongs to a savepoint that was undone."""
         self._callbacks[mark:] = [Callback(one.call, "any") for one in self._callbacks[mark:] if one.when != "after"]
@@ -79,7 +92,10 @@ class Session:
         """REQUIRES: the transaction has ended; otherwise nothing is called."""
         if self._state != "ended":
             return
-        call_back(self._take_callbacks(), self._outcome, failure)
+        callbacks = self._take_callbacks()
+        if self._progress is not None and (error := self._progress.failure) is not None:
+            callbacks.append(Callback(partial(_raise, error), "any"))
+        call_back(callbacks, self._outcome, failure)
 
     def _take_callbacks(self) -> list[Callback]:
         callbacks, self._callbacks = self._callbacks, []
@@ -105,6 +121,10 @@ class Session:
         if self._writing:
             self._tokens.remove_all()
             raise still_open(min(self._writing))
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def call_back(callbacks: list[Callback], outcome: Outcome, failure: BaseException | None) -> None:

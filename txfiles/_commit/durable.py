@@ -34,6 +34,8 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None)
     if journal.durability == "process":
         return
     jobs: list[Job] = [tokens.sync(op.number) for op in journal.ops if op.new is not None and op.new.link is None]
+    if home.progress is not None:
+        jobs = [partial(_counted, home, job) for job in jobs]
     jobs.append(tokens.sync(JOURNAL))
     jobs.append(partial(_sync_dir, home, home.private_fd))
     jobs += [
@@ -44,6 +46,14 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None)
     above = {paths.split(path)[0] for path, ino in journal.dirs if path and ino}
     jobs += [partial(_sync_directory, home, path) for path in sorted(above)]
     home.fs.run_all(jobs)
+
+
+def _counted(home: Home, job: Job) -> Generator[Sync, None, None]:
+    if isinstance(job, tuple):
+        yield job
+    else:
+        yield from job()
+    home.step()
 
 
 def home_round(home: Home) -> None:

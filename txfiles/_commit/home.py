@@ -24,6 +24,7 @@ from txfiles.errors import (
 )
 
 if TYPE_CHECKING:
+    from txfiles._calls.progress import Progress
     from txfiles._disk.system import FileSystem, Stat
     from txfiles._format.paths import AnyPath
 
@@ -61,6 +62,7 @@ class Home:
         self.tree = Tree(fs, root_fd, root)
         self.lock = make_lock(fs, private_fd, root)
         self.sync_failed = False
+        self.progress: Progress | None = None  # of the commit, where somebody asked
         self._private: tuple[int, int] | None = None
 
     @classmethod
@@ -205,6 +207,11 @@ class Home:
             return read_whole(self.fs, fd, found.st_size, name, limit), found
         finally:
             release(self.fs, fd)
+
+    def step(self) -> None:
+        """One more step of a commit is done."""
+        if self.progress is not None:
+            self.progress.step()
 
     def remove(self, name: bytes) -> None:
         """Unlink a file of the private directory if it is there."""

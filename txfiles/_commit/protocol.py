@@ -103,6 +103,9 @@ def prepare(home: Home, staging: Staging, durability: Durability, *, two_phase: 
             run_to_end(staging.tokens.remove_all)
             return None
         staging.tokens.keep_only({op.number for op in operations})
+        if home.progress is not None:
+            files = sum(op.new is not None and op.new.link is None for op in operations)
+            home.progress.begin(len(operations) + (files if durability == "full" else 0))
         head = read_head(home)
         if durability == "full" and (head is None or not head.vouches):
             _make_home_durable(home)
@@ -424,6 +427,7 @@ def apply(
     for op in by_kind["delete"]:
         with paths.Naming(op.path, always=True):
             _apply_delete(home, evidence, op, skip, force)
+        home.step()
     made = by_kind["rmdir"] + by_kind["mkdir"]
     if made and durable:
         sync_directories(home, {paths.split(op.path)[0] for op in by_kind["delete"]}, private=True)
@@ -435,12 +439,14 @@ def apply(
         sync_directories(home, parents | {op.path for op in by_kind["mkdir"]})
     for op in made:
         home.remove(evidence.token_name(op))
+        home.step()
     for op in by_kind["write"]:
         try:  # which is faster than `Naming`, for many files
             _apply_write(home, evidence, op, skip, force)
         except OSError as error:
             paths.give_name(error, op.path, always=True)
             raise
+        home.step()
 
 
 def _apply_delete(home: Home, evidence: Evidence, op: Operation, skip: frozenset[int], force: frozenset[int]) -> None:
