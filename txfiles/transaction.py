@@ -419,7 +419,7 @@ class FileTransaction(Changing):
         except OSError as failed:
             error.add_note(f"txfiles: rolled back, but staged files could not be removed: {failed}")
 
-    __exit__ = _Exit()
+    __exit__: _Exit = _Exit()
 
     def __del__(self) -> None:
         if self._state == "prepared" and self._pid == self._fs.pid():

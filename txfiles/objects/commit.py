@@ -75,7 +75,7 @@ class Ticket:
     def __init__(self, change: Change, since: float, timeout: float | None) -> None:
         self.change = change
         self.since = since
-        self.until = math.inf if timeout is None else since + timeout
+        self.until: float = math.inf if timeout is None else since + timeout
         self.woken: threading.Event = threading.Event()
         self.done = False
         self.again = False  # its packs are below the floor: upload them once more
