@@ -14,6 +14,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
+import filelock
+
 from benchmarks.competitors import SAVES
 from benchmarks.modes import fresh
 from benchmarks.rounds import Result, rotated, settle_down
@@ -28,10 +30,11 @@ Player = Callable[[], AbstractContextManager[Turn]]
 
 
 class Tally(NamedTuple):
-    """What one process got: the seconds of each of its turns, and how many were torn."""
+    """What one process got: the seconds of each of its turns, how many were torn, how often it was refused the lock."""
 
     waits: list[float]
     torn: int
+    refused: int
 
 
 def writers(
@@ -46,19 +49,22 @@ def writers(
 ) -> Result:
     """Processes that commit to one root as fast as they can: seconds for each commit of all of them together.
 
-    The facts are commits in a second by all, the same over that of one writer, and how many commits the fastest
-    process made for each of the slowest, over all rounds.
+    The facts are commits in a second by all, the same over that of one writer, how many commits the fastest process
+    made for each of the slowest, over all rounds, and how often txfiles asked the kernel for the lock in vain for each.
     """
     result = Result("writers", f"{files} x {size} B, {duration:g} s", reference="txfiles 1")
     folder = fresh(base)
     turns: dict[str, list[list[int]]] = {}
+    refused: dict[str, int] = {}
     for number in range(rounds):
         for name in rotated(list(only), number):
             for count in counts:
                 settle_down(base)
                 writer = partial(_writer, name, folder / name, files, size)
-                made = [len(tally.waits) for tally in _together([writer] * count, duration)]
+                tallies = _together([writer] * count, duration)
+                made = [len(tally.waits) for tally in tallies]
                 label = f"{name} {count}"
+                refused[label] = refused.get(label, 0) + sum(tally.refused for tally in tallies)
                 turns.setdefault(label, []).append(sorted(made))
                 result.seconds.setdefault(label, []).append(duration / max(1, sum(made)))
     for label, rows in turns.items():
@@ -67,6 +73,7 @@ def writers(
             "commits_per_second": 1 / result.median(label),
             "of_one_writer": alone / result.median(label),
             "fastest_over_slowest": sum(row[-1] for row in rows) / max(1, sum(row[0] for row in rows)),
+            "refused_per_commit": refused[label] / max(1, sum(map(sum, rows))),
         }
     return result
 
@@ -188,7 +195,16 @@ def _together(players: list[Player], duration: float, pauses: Sequence[float] = 
 
 def _play(player: Player, start: float, duration: float, pause: float, out: Connection) -> None:
     waits: list[float] = []
-    torn = 0
+    torn = refused = 0
+    ask = filelock.lock_descriptor
+
+    def counting(fd: int, *, blocking: bool = True, poll_interval: float = 0.05) -> bool:
+        nonlocal refused
+        given = ask(fd, blocking=blocking, poll_interval=poll_interval)
+        refused += not given
+        return given
+
+    filelock.lock_descriptor = counting  # in this process, which only plays
     with player() as turn:
         time.sleep(max(0.0, start - time.monotonic()))
         now = time.monotonic()
@@ -200,4 +216,4 @@ def _play(player: Player, start: float, duration: float, pause: float, out: Conn
                 time.sleep(pause)
                 after = time.monotonic()
             now = after
-    out.send(Tally(waits, torn))
+    out.send(Tally(waits, torn, refused))

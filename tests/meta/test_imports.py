@@ -87,7 +87,8 @@ LAYERS = """
     _tree.borders
 
     _disk.lock  _disk.metadata
-    _disk.lockfile
+    _disk.lockfile  _disk.pace
+    _disk.bell
     _disk.system
     _disk.rounds
     _disk.fsyncs  _disk.interrupts
@@ -123,6 +124,7 @@ ONLY_IN = {
         "_cli.put",
         "_sync.folder",
         "_sync.overlap",
+        "_disk.bell",
         "_disk.system",
         "_disk.fsyncs",
         "_disk.interrupts",
@@ -131,7 +133,7 @@ ONLY_IN = {
     },
     "shutil": {"_disk.system", "testing"},
     "fcntl": {"_disk.system", "testing"},
-    "ctypes": {"_disk.system", "_disk.fsyncs", "_disk.interrupts", "testing"},
+    "ctypes": {"_disk.bell", "_disk.system", "_disk.fsyncs", "_disk.interrupts", "testing"},
     "filelock": {"_disk.lock"},
     "orjson": {"_format.json", "_format.journal", "objects.state", "objects.tree"},
     "obstore": {"objects.far", "objects.requests", "store"},

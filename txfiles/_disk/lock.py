@@ -1,18 +1,13 @@
 """The writers' lock of a root, and its policy.
 
-    L1  The lock is flock(2) on R/.txfiles/lock and nothing else. It ends with the process that holds it; the content,
-        the age and the owner of the file mean nothing, and there is no other kind of lock to fall back to.
-    L2  The file is never removed. What was locked is compared with what is on disk, because whoever removes the file
-        would otherwise let a second writer in.
-    L3  A forked child keeps no copy of the descriptor: it belongs to the same open file as the parent's, and would
-        keep the lock after the parent's death. It is closed there, not unlocked, which would unlock the parent too.
-        Nothing of that is known to a fork that Python does not see: see docs/limits.md.
-    L4  The writers of one process queue in the order of their arrival, and only the first of them asks the kernel.
-
-flock has no queue among processes, and no wait with a timeout: whoever asks at the right moment gets it. So all ask
-at random moments and at the same rate (waits that slow down early starve those who waited longest), and a process that
-has had its turn pauses for as long as the others need to ask once. A turn is a series of acquisitions with no pause
-between them. It is short while others are known to wait, longer while nobody is.
+L1  The lock is flock(2) on R/.txfiles/lock and nothing else. It ends with the process that holds it; the content,
+    the age and the owner of the file mean nothing, and there is no other kind of lock to fall back to.
+L2  The file is never removed. What was locked is compared with what is on disk, because whoever removes the file
+    would otherwise let a second writer in.
+L3  A forked child keeps no copy of the descriptor: it belongs to the same open file as the parent's, and would
+    keep the lock after the parent's death. It is closed there, not unlocked, which would unlock the parent too.
+    Nothing of that is known to a fork that Python does not see: see docs/limits.md.
+L4  The writers of one process queue in the order of their arrival, and only the first of them asks the kernel.
 """
 
 from __future__ import annotations
@@ -23,18 +18,20 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
 import filelock
 
+from txfiles._disk import bell
 from txfiles._disk.interrupts import GivingWay
 from txfiles._disk.lockfile import close_copies, open_lock_file
+from txfiles._disk.pace import Pace, Wait
 from txfiles._disk.system import release
 from txfiles._format.layout import LOCK, PRIVATE
 from txfiles._format.paths import decode
 from txfiles.errors import (
     ConflictError,
-    LockTimeoutError,
     NestedTransactionError,
     TransactionClosedError,
     UnsupportedFilesystemError,
@@ -45,12 +42,6 @@ if TYPE_CHECKING:
 
     from txfiles._disk.system import FileSystem, Stat
 
-_POLL = 0.001  # seconds between two attempts
-_POLL_MAX = 0.005  # the same, for who waits so long that a moment more is nothing
-_AT_ONCE = 0.003  # seconds that even a timeout of 0 waits: a reader in `is_locked` has the lock for a moment
-_TURN = 0.002  # seconds that a process may go on without a pause while others wait
-_LONE_TURN = 0.05  # the same, while nobody is known to wait: the longest that a newcomer stands before a busy lock
-_POLITE = 8  # pauses without meeting anybody after which a process believes that it is alone
 _ATTEMPTS = 50  # at a lock file that somebody keeps replacing
 _IDLE_QUEUES = 64  # remembered, for their pace
 _NO_LOCKS = frozenset((errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP))
@@ -121,6 +112,7 @@ def is_locked(fs: FileSystem, private_fd: int) -> bool:
         if not filelock.lock_descriptor(fd, blocking=False):
             return True
         filelock.unlock_descriptor(fd)  # closing alone would leave it to a child that is forked right now (L3)
+        bell.ring(fs, private_fd)  # who was woken meanwhile found it taken
         return False
     except OSError as error:
         if error.errno == errno.EBADF:  # NFS locks only what is open for writing: then nobody can tell
@@ -174,7 +166,7 @@ class RootLock:
         """
         if self.held:
             raise NestedTransactionError(f"{self._path!r} is already locked by this transaction", path=self._path)
-        wait = _Wait(timeout, self._path)
+        wait = Wait(timeout, self._path)
         ticket = self._waiting = _Ticket(self._fs, owner)
         try:
             private = self._fs.fstat(self._private_fd)
@@ -199,6 +191,7 @@ class RootLock:
         if ticket is not None:
             with _mutex:
                 ticket.wake()
+            bell.ring(self._fs, self._private_fd, bell.ALL)
 
     def check(self) -> None:
         """Raise `ConflictError` unless the lock file that is held is still the one on disk."""
@@ -218,9 +211,11 @@ class RootLock:
         if not sys.is_finalizing():
             self.release()
 
-    def _lock(self, ticket: _Ticket, private: Stat, wait: _Wait) -> None:
+    def _lock(self, ticket: _Ticket, private: Stat, wait: Wait) -> None:
         """REQUIRES: `ticket` is the first of its queue."""
-        ticket.queue.pause(wait)
+        queue = ticket.queue
+        listen = partial(bell.wait, self._fs, self._private_fd)
+        queue.begin(wait, listen)
         for _ in range(_ATTEMPTS):
             try:
                 ticket.open(self._private_fd, private)
@@ -229,8 +224,8 @@ class RootLock:
             while not self._try(ticket):
                 if self._stopped:
                     raise wait.timed_out()
-                wait.sleep()
-                ticket.queue.met_others()
+                wait.sleep(listen)
+                queue.met_others()
             if self._is_on_disk(ticket):
                 ticket.locked = True
                 return
@@ -259,73 +254,12 @@ class RootLock:
         return OSError(error.errno, f"{error.strerror} (the lock file)", self._path)
 
 
-class _Wait:
-    """A wait of at most `timeout` seconds for the lock file `path`."""
-
-    def __init__(self, timeout: float | None, path: str) -> None:
-        self._began = time.monotonic()
-        self._until = None if timeout is None else self._began + max(timeout, _AT_ONCE)
-        self._slept = False
-        self._path = path
-
-    def left(self) -> float:
-        if self._until is None:
-            return threading.TIMEOUT_MAX
-        return min(max(0.0, self._until - time.monotonic()), threading.TIMEOUT_MAX)
-
-    def sleep(self) -> None:
-        """Sleep until the next attempt; the last one is at the end of the timeout, after it `LockTimeoutError`.
-
-        There is a second one however busy the machine is: at the first a reader may just have looked.
-        """
-        left = self.left()
-        if not left and self._slept:
-            raise self.timed_out()
-        self._slept = True
-        waited = time.monotonic() - self._began
-        with GivingWay():
-            time.sleep(min(left or _POLL, _interval(waited) * (0.6 + 0.4 * _chance())))
-
-    def timed_out(self) -> LockTimeoutError:
-        waited = time.monotonic() - self._began
-        return LockTimeoutError(f"{self._path!r} is locked by another writer; waited {waited:.3f} s", path=self._path)
-
-
-def _interval(seconds: float) -> float:
-    """Seconds between attempts after a wait, or to pause after a turn, of `seconds`."""
-    return min(max(_POLL, seconds / 1000), _POLL_MAX)
-
-
-def _chance() -> float:
-    """From 0 to 1, different in every process, also in forked ones."""
-    return time.monotonic_ns() % 1000 / 1000
-
-
-class _Queue:
+class _Queue(Pace):
     """The writers of this process for one root, in the order of their arrival, and the pace that they keep."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.tickets: deque[_Ticket] = deque()
-        self.released = self._turn_began = float("-inf")
-        self._pauses_due = 0
-
-    def pause(self, wait: _Wait) -> None:
-        """After a turn, let the writers of other processes come first."""
-        now = time.monotonic()
-        turn = now - self._turn_began
-        left = self.released + _interval(turn) * (1 + 0.4 * _chance()) - now
-        if left > 0:
-            if turn < (_TURN if self._pauses_due else _LONE_TURN) or wait.left() <= left:
-                return
-            with GivingWay():
-                time.sleep(left)
-            self._pauses_due = max(0, self._pauses_due - 1)
-        self._turn_began = time.monotonic()
-
-    def met_others(self) -> None:
-        """Another process had the lock a moment ago: our turn begins now at the earliest, and will be a short one."""
-        self._pauses_due = _POLITE
-        self._turn_began = time.monotonic()
 
 
 # Reentrant: a lock that is collected is released, and a signal handler may save, in the midst of what is done under it.
@@ -349,7 +283,7 @@ class _Ticket:
         self.identity = (-1, -1)  # of the file that `fd` is open on
         self.locked = False
         self._fs = fs
-        self._opening_at = -1
+        self._opening_at = self._private_fd = -1
         self._unlock_due = False
         self._closing = threading.RLock()
 
@@ -381,7 +315,7 @@ class _Ticket:
             self.turn.release()
 
     def open(self, private_fd: int, private: Stat) -> None:
-        self._opening_at = private_fd
+        self._opening_at = self._private_fd = private_fd
         try:
             self.fd, file = open_lock_file(self._fs, private_fd, private)
             self.identity = file.st_dev, file.st_ino
@@ -406,6 +340,7 @@ class _Ticket:
                 if self._unlock_due:
                     with suppress(OSError):  # closing frees it as well
                         filelock.unlock_descriptor(self.fd)
+                        self.queue.freed(self._fs, self._private_fd)
             finally:
                 if self.locked:
                     self.queue.released = time.monotonic()

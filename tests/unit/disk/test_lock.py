@@ -22,7 +22,7 @@ from tests.support.as_user import as_user, public_directory
 from tests.support.inject import Fault, traced
 from tests.support.procs import CHECKOUT, Child, child, python, run_python
 from txfiles._disk import lock as _lock
-from txfiles._disk import system
+from txfiles._disk import pace, system
 from txfiles._format import layout
 from txfiles.errors import (
     ConflictError,
@@ -1068,8 +1068,8 @@ class Clock:
 def test_the_pace_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """In milliseconds: a pause of 1 after each turn; turns of 2 while others are met, of 50 when nobody is."""
     clock = Clock()
-    monkeypatch.setattr(_lock, "time", clock)
-    queue, wait = _lock._Queue(), _lock._Wait(None, "")
+    monkeypatch.setattr(pace, "time", clock)
+    queue, wait = pace.Pace(), pace.Wait(None, "")
 
     def turns(milliseconds: float, *, hold: float = 0.3) -> list[float]:
         """How long the process went on between pauses, in `milliseconds` of taking the lock for `hold` each."""
@@ -1087,13 +1087,13 @@ def test_the_pace_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert turns(180) == [50.1, 50.1, 50.1]
     queue.met_others()
-    assert turns(80) == [2.1] * _lock._POLITE + [50.1]
+    assert turns(80) == [2.1] * pace._POLITE + [50.1]
     queue.met_others()
     assert turns(12, hold=3) == [3, 3, 3]
     clock.now += 0.002  # the writer itself was away for long enough
     assert turns(1) == []
 
-    late = _lock._Wait(0, "")
+    late = pace.Wait(0, "")
     clock.now += 0.0025
     queue.released, clock.slept = clock.now, 0.0
     queue.met_others()
