@@ -456,6 +456,26 @@ def test_documents(url: str) -> None:
     }
 
 
+def test_fsspec(url: str) -> None:
+    import fsspec
+
+    fs = fsspec.filesystem("txfiles", root=url, skip_instance_cache=True)
+    fs.pipe({f"{url}/a/b": b"1", f"{url}/c": b"2"})
+    assert fs.cat(f"{url}/c") == b"2"
+    assert sorted(fs.find(url)) == [f"{url}/a/b", f"{url}/c"]
+    assert fs.info(f"{url}/a")["type"] == "directory"
+    with pytest.raises(KeyError), fs.transaction:
+        fs.pipe(f"{url}/c", b"3")
+        fs.rm(f"{url}/a", recursive=True)
+        assert fs.cat(f"{url}/c") == b"3"
+        raise KeyError
+    with fs.open(f"{url}/d", "wb") as file:
+        file.write(b"x" * 10_000)
+    with fs.open(f"{url}/d") as file:
+        assert file.read() == b"x" * 10_000
+    assert set(files_of(url)) == {"a/b", "c", "d"}
+
+
 def test_asyncio(url: str) -> None:
     async def main() -> None:
         async with AsyncFileTransaction(url) as tx:

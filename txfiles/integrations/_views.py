@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from txfiles._disk.system import Stat
     from txfiles._tree.view import View
+    from txfiles.objects.reader import FarReader
+    from txfiles.store import FileStore
 
 T = TypeVar("T")
 Info = dict[str, Any]
@@ -107,8 +109,8 @@ class _Asked(Question[T]):
 class Committed:
     """The last committed state of `root`, found anew for each question, without the lock."""
 
-    def __init__(self, root: str, timeout: float | None, *, durable: bool) -> None:
-        self._root = paths.encode(root)
+    def __init__(self, store: FileStore, timeout: float | None, *, durable: bool) -> None:
+        self._store = store
         self._timeout = timeout
         self._durable = durable
 
@@ -126,7 +128,13 @@ class Committed:
         return streams.reader(raw, streams.form_of("rb"), paths.decode(path))
 
     def _begin(self, question: Question[T]) -> T:
-        reader = StateReader(system.current(), self._root, self._timeout, durable=self._durable)
+        far = self._store._far
+        reader: StateReader | FarReader
+        if far is None:
+            root = paths.encode(self._store.root)
+            reader = StateReader(system.current(), root, self._timeout, durable=self._durable)
+        else:
+            reader = self._store._far_reader(far, None)
         try:
             return reader.begin(question, follow=False)
         finally:

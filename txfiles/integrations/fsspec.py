@@ -30,6 +30,7 @@ try:
 except ImportError as _error:
     raise ImportError("the package `fsspec` is missing: pip install 'txfiles[fsspec]'", name=_error.name) from _error
 
+from txfiles._calls.settings import is_far
 from txfiles._format import layout, paths
 from txfiles._tree import subtrees
 from txfiles.errors import InvalidPathError
@@ -130,8 +131,8 @@ class TxFilesFileSystem(AbstractFileSystem):
     is closed. A read outside sees the last committed state, each call for itself.
 
     Args:
-        root: the absolute path of the directory. Without it a URL is in the nearest directory above that is a root
-            already, or else in the directory that it names, or that of its file.
+        root: the absolute path of the directory, or a URL of object storage. Without it a path is in the nearest
+            directory above that is a root already, or else in the directory that it names, or that of its file.
         durability, timeout, create: those of `FileTransaction`.
         url_root: what fsspec takes from a URL, for where there is no `root`.
 
@@ -158,12 +159,12 @@ class TxFilesFileSystem(AbstractFileSystem):
         chosen = url_root if root is None else stringify_path(root)
         if chosen is None:
             raise ValueError("which directory? root='/...' names it")
-        if not Path(chosen).is_absolute():
+        if not is_far(chosen) and not Path(chosen).is_absolute():
             raise ValueError(f"the root must be an absolute path, not {chosen!r}: instances outlive a chdir")
         self.root: str = self._strip_protocol(chosen)
         self.store: FileStore = FileStore(self.root, durability=durability, timeout=timeout, create=create)
         self._made_in = _blocks.get(self.store.root) if root is None else None
-        self._committed = _views.Committed(self.store.root, timeout, durable=durability == "full")
+        self._committed = _views.Committed(self.store, timeout, durable=durability == "full")
 
     @property
     def fsid(self) -> str:
@@ -173,12 +174,16 @@ class TxFilesFileSystem(AbstractFileSystem):
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
-        return LocalFileSystem._strip_protocol(stringify_path(path).removeprefix("txfiles://"))
+        stripped = stringify_path(path).removeprefix("txfiles://")
+        return stripped.rstrip("/") if is_far(stripped) else LocalFileSystem._strip_protocol(stripped)
 
     @classmethod
     def _get_kwargs_from_urls(cls, path: str) -> dict[str, str]:
         """Not as `root`, which fsspec refuses to get twice."""
-        here = Path(cls._strip_protocol(path))
+        stripped = cls._strip_protocol(path)
+        if is_far(stripped):
+            return {}  # the URL does not tell where the root ends
+        here = Path(stripped)
         private = paths.decode(layout.PRIVATE)
         for above in (here, *here.parents):
             if (above / private).is_dir():
