@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,6 +109,16 @@ def test_moves_and_copies_upload_no_content(url: str) -> None:
         assert tx.read("f/copy") == b"x" * 100_000
     assert files_of(url) == dict.fromkeys(["e/moved", "f/copy", "g/copy"], b"x" * 100_000)
     assert status(url).packs == packs
+
+
+def test_copies_of_what_is_staged_share_one_content(url: str) -> None:
+    with FileTransaction(url) as tx:
+        tx.write("big", b"x" * 100_000)
+        tx.copy("big", "copy")
+    assert files_of(url) == dict.fromkeys(["big", "copy"], b"x" * 100_000)
+    root = far_of(url).open()
+    (pack,) = root.source.requests.list("pack/")
+    assert len(root.source.requests.get(pack.key).data) == 100_000
 
 
 def test_a_copy_takes_the_content_from_where_it_lies_when_it_commits(url: str) -> None:
@@ -323,6 +334,28 @@ def test_update_runs_again_after_a_conflict(url: str) -> None:
     FileStore(url).update(increment)
     assert files_of(url) == {"count": b"11"}
     assert len(runs) == 2
+
+
+def test_updates_in_a_group(url: str) -> None:
+    put(url, count="0")
+    store = FileStore(url)
+
+    def increment(tx: FileTransaction) -> None:
+        tx.write("count", str(int(tx.read("count")) + 1))
+
+    threads = [threading.Thread(target=store.update, args=(increment,), kwargs={"group": True}) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert files_of(url) == {"count": b"8"}
+
+
+def test_status_tells_what_it_cannot_read(url: str) -> None:
+    root = far_of(url).open()
+    root.source.requests.put(f"gc/0-{'0' * 32}", b"damaged")
+    with pytest.raises(RecoveryError, match="gc/0-"):
+        status(url)
 
 
 def test_if_version_of_a_state_that_this_process_does_not_know_yet(url: str) -> None:

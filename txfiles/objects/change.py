@@ -11,7 +11,7 @@ from txfiles.objects import tree
 from txfiles.objects.state import INLINE, Entry, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from txfiles.objects.content import Content
     from txfiles.objects.read import Found, Reading
@@ -56,11 +56,10 @@ class Change:
     def is_empty(self) -> bool:
         return not self.writes and self.alter is None
 
-    def contents(self) -> Iterator[Content]:
-        """Those that need a place in a pack."""
-        for put in self.writes.values():
-            if isinstance(put, Put) and put.content is not None and put.content.size > INLINE:
-                yield put.content
+    def contents(self) -> Iterable[Content]:
+        """Those that need a place in a pack, each once."""
+        puts = [put for put in self.writes.values() if isinstance(put, Put)]
+        return dict.fromkeys(put.content for put in puts if put.content is not None and put.content.size > INLINE)
 
     def validate(self, reading: Reading) -> None:
         """Raise `ConflictError` if anything that was read, listed or looked up is not so in this state."""

@@ -10,6 +10,7 @@ from txfiles.errors import ConflictError, RecoveryError, TxFilesError
 from txfiles.objects import state as _state
 from txfiles.objects.collect import tagged
 from txfiles.objects.probe import probe
+from txfiles.objects.requests import Missing
 from txfiles.objects.staging import Staged
 from txfiles.objects.view import Names
 from txfiles.objects.wait import reading
@@ -82,8 +83,8 @@ def facts(root: Root) -> Facts:
 
     condemned = 0
     for key in count("gc"):
-        with suppress(Exception):  # another run may have finished it
-            got = source.requests.get(key)
+        with suppress(Missing):  # another run has finished it
+            got = reading(source.clock, root.shown, partial(source.requests.get, key))
             condemned += len(_state.decode_condemned(got.data, key))
     return Facts(state.seq, state.id, state.files, state.floor, len(count("pack")), condemned, sorted(state.tags))
 
