@@ -258,12 +258,15 @@ class KernelFS:
     def confined(self, at: int, directory: bytes) -> bool:
         """Whether a sandbox keeps entries from moving between `at` and a directory in it: landlock(7), REFER.
 
-        A directory cannot be linked, which is EPERM; but a sandbox is asked before that, and says EXDEV.
+        A directory cannot be linked, which is EPERM; but a sandbox is asked before that, and says EXDEV. What the disk
+        itself failed is raised.
         """
         if _LINUX:
             try:
                 os.link(directory, directory + b"/refer", src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
             except OSError as error:
+                if error.errno in _DISK_FAILED:
+                    raise
                 return error.errno == errno.EXDEV
         return False
 
@@ -426,6 +429,7 @@ _boot: str | None = None
 _libc: Any = ctypes.CDLL(None, use_errno=True)
 _OFF0 = ctypes.c_int64(0)
 _Buffer: Any = ctypes.c_char * 256
+_DISK_FAILED = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _FSXATTR = struct.Struct("=I8xI12x")  # fsx_xflags, fsx_projid
 _FS_IOC_FSGETXATTR, _PROJINHERIT = 0x801C581F, 0x200
 _STATX = struct.Struct("=I140xQ")  # stx_mask, stx_mnt_id
