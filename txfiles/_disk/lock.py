@@ -112,7 +112,7 @@ def is_locked(fs: FileSystem, private_fd: int) -> bool:
         if not filelock.lock_descriptor(fd, blocking=False):
             return True
         filelock.unlock_descriptor(fd)  # closing alone would leave it to a child that is forked right now (L3)
-        bell.ring(fs, private_fd)  # who was woken meanwhile found it taken
+        bell.ring(private_fd)  # who was woken meanwhile found it taken
         return False
     except OSError as error:
         if error.errno == errno.EBADF:  # NFS locks only what is open for writing: then nobody can tell
@@ -191,7 +191,7 @@ class RootLock:
         if ticket is not None:
             with _mutex:
                 ticket.wake()
-            bell.ring(self._fs, self._private_fd, bell.ALL)
+            bell.ring(self._private_fd, bell.ALL)
 
     def check(self) -> None:
         """Raise `ConflictError` unless the lock file that is held is still the one on disk."""
@@ -214,7 +214,7 @@ class RootLock:
     def _lock(self, ticket: _Ticket, private: Stat, wait: Wait) -> None:
         """REQUIRES: `ticket` is the first of its queue."""
         queue = ticket.queue
-        listen = partial(bell.wait, self._fs, self._private_fd)
+        listen = partial(bell.wait, self._private_fd)
         queue.begin(wait, listen)
         for _ in range(_ATTEMPTS):
             try:
@@ -340,7 +340,7 @@ class _Ticket:
                 if self._unlock_due:
                     with suppress(OSError):  # closing frees it as well
                         filelock.unlock_descriptor(self.fd)
-                        self.queue.freed(self._fs, self._private_fd)
+                        self.queue.freed(self._private_fd)
             finally:
                 if self.locked:
                     self.queue.released = time.monotonic()

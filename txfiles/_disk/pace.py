@@ -24,8 +24,6 @@ from txfiles.errors import LockTimeoutError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from txfiles._disk.system import FileSystem
-
     Sleep = Callable[[float], bool | None]
 
 _POLL = 0.001  # seconds between two attempts
@@ -121,14 +119,14 @@ class Pace:
                 return
         self.pause(wait)
 
-    def freed(self, fs: FileSystem, private_fd: int) -> None:
+    def freed(self, private_fd: int) -> None:
         """Wake the next one, unless that was done in this turn: he still asks.
 
         Where there was none a moment ago, who has come since sleeps for a moment only: nobody is looked for.
         """
         now = time.monotonic()
         if now - (self._turn_began if self._next_is_awake else self._nobody_at) >= _TURN:
-            self._next_is_awake = bell.ring(fs, private_fd) > 0
+            self._next_is_awake = bell.ring(private_fd) > 0
             self._nobody_at = float("-inf") if self._next_is_awake else now
 
     def pause(self, wait: Wait) -> None:

@@ -161,19 +161,19 @@ def test_without_a_bell_all_poll(home: Path, private_fd: int, lacking: str) -> N
 
 def test_it_keeps_no_page(home: Path, private_fd: int) -> None:
     """That would keep the file system from being unmounted."""
-    assert bell.ring(FS, private_fd) == 0
-    assert bell.wait(FS, private_fd, 0) is False
+    assert bell.ring(private_fd) == 0
+    assert bell.wait(private_fd, 0) is False
     assert "/.txfiles/format" not in Path("/proc/self/maps").read_text(encoding="utf-8")
 
 
 def test_there_is_none_where_the_file_is_another(home: Path, private_fd: int) -> None:
     (home / ".txfiles" / "format").write_bytes(b"torn")
-    assert bell.wait(FS, private_fd, 60) is None
+    assert bell.wait(private_fd, 60) is None
     (home / ".txfiles" / "format").write_bytes(b"")
-    assert bell.wait(FS, private_fd, 60) is None
+    assert bell.wait(private_fd, 60) is None
     (home / ".txfiles" / "format").unlink()
-    assert bell.wait(FS, private_fd, 60) is None
-    assert bell.ring(FS, private_fd) == 0
+    assert bell.wait(private_fd, 60) is None
+    assert bell.ring(private_fd) == 0
 
 
 def test_a_turn_goes_on_for_a_moment_and_wakes_the_next_once(
@@ -187,16 +187,16 @@ def test_a_turn_goes_on_for_a_moment_and_wakes_the_next_once(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     queue.met_others()
     for _ in range(3):
-        queue.freed(FS, private_fd)
+        queue.freed(private_fd)
         queue.begin(wait, lambda _: pytest.fail("the turn is not over"))
     assert len(rings) == 1
     now[0] += 2 * pace._TURN
-    queue.freed(FS, private_fd)
+    queue.freed(private_fd)
     assert len(rings) == 2
     slept: list[float] = []
     queue.begin(wait, lambda seconds: slept.append(seconds) or True)  # type: ignore[func-returns-value]
     assert len(slept) == 1
-    queue.freed(FS, private_fd)
+    queue.freed(private_fd)
     assert len(rings) == 3
 
 
@@ -206,13 +206,13 @@ def test_nobody_is_looked_for_again_at_once(home: Path, private_fd: int, monkeyp
     monkeypatch.setattr(bell, "ring", lambda *_: rings.append(now[0]) or 0)  # type: ignore[func-returns-value]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     for _ in range(9):
-        queue.freed(FS, private_fd)
+        queue.freed(private_fd)
         now[0] += pace._TURN / 3
     assert len(rings) == 3
     queue.met_others()
-    queue.freed(FS, private_fd)
+    queue.freed(private_fd)
     queue.met_others()
-    queue.freed(FS, private_fd)
+    queue.freed(private_fd)
     assert len(rings) == 5
 
 
