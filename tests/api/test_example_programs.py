@@ -124,7 +124,9 @@ def test_a_passing_error_is_raised_and_the_neighbour_goes_on() -> None:
     told = run("flaky_disk")
     [raised] = numbers(told, "raised: # with a path; ")
     assert raised > 50
-    assert re.search(r"not raised: (none|\d+ unlock)$", told, re.MULTILINE)  # closing frees the lock, too
+    # Closing frees the lock, too; and who waits for it and cannot open the file by which it is woken looks by itself.
+    assert (found := re.search(r"not raised: (none|((\d+) open)?(, )?(\d+ unlock)?)$", told, re.MULTILINE)), told
+    assert int(found[3] or 0) <= 4
     for who in ("our steps", "the neighbour's"):
         made, stored = numbers(told, f"{who}: # made, # in the store")
         assert made == stored > 0
