@@ -111,8 +111,8 @@ def _sync_old(home: Home, journal: Journal, op: Operation) -> Generator[Sync, No
         at, name = parent, paths.split(op.path)[1]
     try:
         fd = home.fs.open_read(at, name)
-    except PermissionError:
-        return  # replaced without being read: whoever wrote it had to make it durable
+    except PermissionError:  # replaced without being read
+        yield home.fs.sync_file_system, home.private_fd
     else:
         try:
             yield home.fs.sync_file, fd
@@ -140,8 +140,9 @@ def _sync_directory(home: Home, path: bytes) -> Generator[Sync, None, None]:
 def _sync_above(home: Home, directory: bytes) -> Generator[Sync, None, None]:
     try:
         fd = home.fs.open_dir(None, directory or b"/", follow=True)
-    except PermissionError:
-        return  # a directory that we may not read is not one that we made the root in
+    except PermissionError:  # one may make a root in what one may only write
+        yield home.fs.sync_file_system, home.root_fd
+        return
     try:
         yield from _sync_dir(home, fd)
     finally:

@@ -95,6 +95,7 @@ class FileSystem(Protocol):
     def sync_file(self, fd: int) -> None: ...
     def sync_data(self, fd: int) -> None: ...
     def sync_dir(self, fd: int) -> None: ...
+    def sync_file_system(self, fd: int) -> None: ...
     def run_all(self, jobs: Iterable[Job]) -> None: ...
     def random_id(self) -> str: ...
     def boot_id(self) -> str: ...
@@ -378,6 +379,15 @@ class KernelFS:
 
     def sync_dir(self, fd: int) -> None:
         self.sync_file(fd)
+
+    def sync_file_system(self, fd: int) -> None:
+        """syncfs(2): all that the file system of `fd` holds, also what the caller may not open. Linux only."""
+        call = getattr(_libc, "syncfs", None)
+        if call is None:
+            raise OSError(errno.ENOSYS, "what may not be opened cannot be synced here")
+        if call(fd) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
     def run_all(self, jobs: Iterable[Job]) -> None:
         """Do every job, several at a time when there are many; then raise the first failure, or else the interrupt."""

@@ -413,6 +413,10 @@ class SimCalls(SimTree):
     def sync_dir(self, fd: int) -> None:
         self._sync_fd(fd)
 
+    def sync_file_system(self, fd: int) -> None:
+        for serial in list(self.disk.nodes):
+            self.disk.sync(serial)
+
     def _sync_fd(self, fd: int) -> None:
         serial = self._fd(fd).serial
         if self.disk.nodes[serial].kind == "dir" and not self.options.sync_dirs:
