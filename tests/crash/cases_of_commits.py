@@ -39,6 +39,7 @@ from tests.crash.steps import (
     to_aborting,
 )
 from tests.crash.steps_of_syncs import recover_now
+from tests.crash.steps_of_versions import first_version
 from tests.crash.test_simfs_engine import commit, everything, never_used, rotate_directory, write
 from txfiles.errors import RecoveryError
 from txfiles.testing import Scenario
@@ -118,6 +119,7 @@ CASES = {
         case(
             "copied-delete-with-a-damaged-marker",
             dying(s.delete_two, "rename", 2),
+            first_version,
             damage(".1", content="\0"),
             copied,
             recover_copy,

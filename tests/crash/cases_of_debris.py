@@ -39,6 +39,7 @@ from tests.crash.steps import (
     to_intent,
 )
 from tests.crash.steps_of_syncs import recover_now
+from tests.crash.steps_of_versions import first_version
 from tests.crash.test_simfs_engine import commit, write
 from txfiles.errors import JournalCorruptError, JournalVersionError, RecoveryError
 
@@ -120,6 +121,7 @@ CASES = {
         case(
             "marker-damaged",
             dying(s.delete_and_write, "rename", 2),
+            first_version,
             damage_marker,
             recover_now,
             shows(a="new a", b=None),
@@ -128,6 +130,7 @@ CASES = {
             "marker-of-an-intent-damaged",
             dying(s.delete_and_write, "rename", 2),
             to_intent,
+            first_version,
             damage_marker,
             recover_now,
             shows(a="old a", b="old b"),
@@ -149,13 +152,13 @@ CASES = {
         case(
             "journal-newer",
             dying(WRITES, "rename", 3),
-            edited(".committed", lambda raw: raw.replace(b"journal 1", b"journal 2", 1)),
+            edited(".committed", lambda raw: raw.replace(b"journal 2", b"journal 3", 1)),
             refused(JournalVersionError),
         ),
         case(
             "journal-zero",
             dying(WRITES, "rename", 3),
-            edited(".committed", lambda raw: raw.replace(b"journal 1", b"journal 0", 1)),
+            edited(".committed", lambda raw: raw.replace(b"journal 2", b"journal 0", 1)),
             refused(JournalCorruptError),
         ),
         case(

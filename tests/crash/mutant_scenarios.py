@@ -31,7 +31,6 @@ from tests.crash.steps import (
     meddled_token,
     meddling,
     move_directory,
-    new_tree,
     no_token,
     old_is_kept,
     old_tree,
@@ -71,7 +70,6 @@ from tests.crash.steps_of_others import (
     same_bytes_meanwhile,
     same_new_file_meanwhile,
     theirs_is_kept,
-    without_directories,
 )
 from tests.crash.steps_of_syncs import (
     TICK,
@@ -117,12 +115,6 @@ EXTRA = {
         Scenario("fresh-root", fresh_root, [in_fresh_root], recover=recover_fresh_root, check=there_once_returned),
         Scenario("delete-tree", files, [commit(old_tree)]),
         Scenario("given-up", files, [failing(WRITES, "sync_dir", 1, flushed=False), theirs]),
-        Scenario(
-            "abandon-directories",
-            then(files, dying(new_tree, "rename", 2), to_intent),
-            [recover_now],
-            check=without_directories,
-        ),
         Scenario(
             "undone-then-theirs",
             files,

@@ -159,20 +159,3 @@ def test_a_decision_is_asked_for_and_obeyed(root: Path, case: str, decision: Any
     assert _files(root) == wanted
     with FileTransaction(root, timeout=0) as tx:
         tx.write("next", "works")
-
-
-@pytest.mark.parametrize("renames", [0, 1])
-def test_a_damaged_marker_is_no_proof_and_no_deleted_file(root: Path, renames: int) -> None:
-    (root / "x").write_text("keep?")
-    (root / "w").write_text("0")
-    _die_after(root, _delete_and_write, renames)
-    empty = [p for p in (root / ".txfiles").iterdir() if p.suffix[1:].isdigit() and p.stat().st_size == 0]
-    assert len(empty) == 1
-    empty[0].write_bytes(b"\0")
-    report = recover(root)
-    if renames:
-        assert report.rolled_forward
-        assert _files(root) == {"w": "1"}
-    else:
-        assert report.rolled_back
-        assert _files(root) == {"w": "0", "x": "keep?"}

@@ -27,6 +27,13 @@ FILESYSTEMS = tuple(
 EXT4, EXT4_STRICT, XFS, BTRFS = FILESYSTEMS
 
 
+class _Restarted(system.KernelFS):
+    """A power loss needs a restart, and after it recovery has another kernel."""
+
+    def boot_id(self) -> str:
+        return "00000000-0000-4000-8000-000000000000"
+
+
 class _OneAtATime(FaultyFS):
     def run_all(self, jobs: Iterable[rounds.Job]) -> None:
         for job in jobs:
@@ -71,7 +78,7 @@ class Place:
             seen += 1
             if first is not None:
                 first(name)
-            with system.use(system.KernelFS()), self.after_power_loss() as copy:
+            with system.use(_Restarted()), self.after_power_loss() as copy:
                 look(copy, f"after call {seen} ({name})")
 
         with system.use(_OneAtATime(inner or system.KernelFS(), after=after)):  # type: ignore[arg-type]

@@ -14,6 +14,8 @@ from txfiles._tree.tokens import digest_of_file, digest_of_link
 from txfiles.errors import RecoveryError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from txfiles._commit.home import Home
     from txfiles._disk.system import Stat
     from txfiles._format.journal import Identity, Journal, Operation
@@ -54,6 +56,11 @@ class Evidence:
         except FileNotFoundError:
             return None
 
+    @property
+    def same_boot(self) -> bool:
+        """The machine has run ever since the journal was written, so that no power loss has touched the tree."""
+        return self.journal.boot == self.fs.boot_id()
+
     # -- classification -----------------------------------------------------------------------------------------
 
     def is_old(self, op: Operation, target: Stat | None) -> bool:
@@ -68,15 +75,37 @@ class Evidence:
             return False
         return self.same_tree or self._digest(*self.home.tree.at(op.path), target) == op.digest
 
-    def is_deleted_file(self, op: Operation, token: Stat | None, target: Stat | None) -> bool:
-        """The token of a delete has become the deleted file; otherwise it is still the empty marker."""
-        if token is None or op.old is None:
-            return False
-        if self.same_tree:
-            return token.st_ino == op.old.ino  # also where somebody who has it open has changed it since
+    def deleted(self, op: Operation) -> Stat | None:
+        """The deleted file, once a delete is done: it lies under its token's name."""
+        token = self.token(op)
+        return None if token is None or (self.journal.version == 1 and self._is_marker(op, token)) else token
+
+    def _is_marker(self, op: Operation, token: Stat) -> bool:
+        """The empty file that waited under the token's name for the deleted one, in version 1 of the journal."""
+        assert op.old is not None
+        if token.st_size > 0 and self.same_tree:
+            return token.st_ino != op.old.ino  # it is the file also where somebody who has it open has changed it
         if self._shows(op.old, token, op, private=True):
-            return True
-        return token.st_size > 0 and not self.is_old(op, target)
+            return False
+        return token.st_size == 0 or self.is_old(op, self.target(op))
+
+    def is_to_go(self, op: Operation, target: Stat | None) -> bool:
+        """A delete is still to be done: its target is at its name yet, or at both names of the rename (A1)."""
+        if target is None:
+            return False
+        deleted = self.deleted(op)
+        return not self._deletes_are_over() if deleted is None else same_inode(deleted, target)
+
+    def _deletes_are_over(self) -> bool:
+        """They are durable before a directory's token goes, and before an old file does when all is settled.
+
+        So it is with a journal that has come back from the dead, and whose deleted files have not.
+        """
+        return any(
+            self.token(op) is None if op.kind != "write" else op.old is not None and self.old(op) is None
+            for op in self.journal.ops
+            if op.kind != "delete"
+        )
 
     def _shows(self, recorded: Identity, found: Stat, op: Operation, *, private: bool = False) -> bool:
         """What was found, the target or with `private` the token, is the one recorded."""
@@ -129,6 +158,15 @@ class Evidence:
             raise error
         return self.is_new(op, found)
 
+    def lost_its_name(self, op: Operation, target: Stat | None) -> bool:
+        """Of the rename of a write a power loss has left this: the old file has no name, the new one still its old one.
+
+        In the boot that wrote the journal it was somebody else who removed the old file.
+        """
+        if target is not None or op.kind != "write" or op.old is None or self.same_boot:
+            return False
+        return self.old(op) is not None
+
     # -- proof --------------------------------------------------------------------------------------------------
 
     def proves_commit(self) -> bool:
@@ -140,7 +178,7 @@ class Evidence:
 
     def _was_applied(self, op: Operation) -> bool:
         if op.kind == "delete":
-            return self.is_deleted_file(op, self.token(op), self.target(op))
+            return self.deleted(op) is not None
         if op.kind != "write":
             return False
         target, token = self.target(op), self.token(op)
@@ -200,32 +238,29 @@ class Evidence:
     def _blocked(self, op: Operation, going: set[bytes], coming: set[bytes], blocked: set[bytes]) -> bool:
         """`going`, `coming`: paths that the journal takes away, and directories that it is yet to make."""
         token, target = self.token(op), self.target(op)
+        if op.kind == "delete":
+            return self.is_to_go(op, target) and self.deleted(op) is None and not self.is_old(op, target)
         if op.kind in ("write", "mkdir"):
-            if token is not None and (op.path in blocked or not self._has_parent(op, coming, blocked)):
+            if token is not None and (op.path in blocked or not self.has_parent(op, coming, blocked)):
                 return True
             if op.path in going and self._still_to_go(op, target):
                 target = None
         if token is None:
             if op.kind == "write" and target is None:
                 return True  # lost or deleted, nobody can tell: not for silence
-            if op.kind in ("write", "delete") and op.old is not None and self.is_old(op, target):
-                if self.is_new(op, target):  # one symbolic link can look like another
-                    return False
-                raise _lost(op, "is missing")
+            if op.kind == "write" and op.old is not None and self.is_old(op, target) and not self.is_new(op, target):
+                raise _lost(op, "is missing")  # and no symbolic link that looks like the one before
             return False
         if target is None:
             if op.kind == "write" and not self.token_is_whole(op, token):
                 raise _lost(op, "is damaged")
-            return False
+            return op.kind == "write" and op.old is not None and self.same_boot
         if op.kind == "write":
             if same_inode(token, target) or self.is_new(op, target):
                 return False
             if not self.token_is_whole(op, token):
                 raise _lost(op, "is damaged")
             return not self.is_old(op, target)
-        if op.kind == "delete":
-            done = same_inode(token, target) or self.is_deleted_file(op, token, target)
-            return not done and not self.is_old(op, target)
         if op.kind == "mkdir":
             return not stat.S_ISDIR(target.st_mode)
         if not stat.S_ISDIR(target.st_mode):
@@ -244,7 +279,8 @@ class Evidence:
                 return False
         return True
 
-    def _has_parent(self, op: Operation, coming: set[bytes], blocked: set[bytes]) -> bool:
+    def has_parent(self, op: Operation, coming: Collection[bytes] = (), blocked: Collection[bytes] = ()) -> bool:
+        """The directory of the target is there, or comes with the journal."""
         parent, _ = paths.split(op.path)
         if not parent:
             return True
@@ -256,15 +292,11 @@ class Evidence:
     def _still_to_go(self, op: Operation, target: Stat | None) -> bool:
         """The delete or rmdir that makes room for `op` is not done yet, or half done: both names of its rename (A1)."""
         for other in self.journal.ops:
-            if other.path == op.path and other.kind in ("delete", "rmdir"):
-                token = self.token(other)
-                if token is None or target is None:
-                    return False
-                if other.kind == "rmdir":
-                    return stat.S_ISDIR(target.st_mode)
-                return same_inode(token, target) or (
-                    not self.is_deleted_file(other, token, target) and self.is_old(other, target)
-                )
+            if other.path != op.path or other.kind not in ("delete", "rmdir") or target is None:
+                continue
+            if other.kind == "rmdir":
+                return self.token(other) is not None and stat.S_ISDIR(target.st_mode)
+            return self.is_to_go(other, target) and (self.deleted(other) is not None or self.is_old(other, target))
         return False
 
     def conflicts_undo(self) -> list[Operation]:
@@ -291,15 +323,17 @@ class Evidence:
                     raise _lost(op, "(the old file) is missing")
                 return False
             if target is None:
-                return not self._has_parent(op, coming, blocked)
+                return self.same_boot or not self.has_parent(op, coming, blocked)
             return not same_inode(old, target) and not self.is_new(op, target)
-        if op.kind == "delete" and token is not None and self.is_deleted_file(op, token, target):
+        if self.lost_its_name(op, target):
+            return not self.has_parent(op, coming, blocked)
+        if op.kind == "delete" and (deleted := self.deleted(op)) is not None:
             if target is None:
-                return not self._has_parent(op, coming, blocked)
+                return not self.has_parent(op, coming, blocked)
             if stat.S_ISDIR(target.st_mode):
                 return not self._is_all_ours(op.path, blocked)
-            return not same_inode(token, target)
-        return op.kind == "rmdir" and target is None and not self._has_parent(op, coming, blocked)
+            return not same_inode(deleted, target)
+        return op.kind == "rmdir" and target is None and not self.has_parent(op, coming, blocked)
 
     def _comes_back(self, op: Operation) -> bool:
         """A removed directory is there, or its name is free: at the latest when the journal's own file is undone."""

@@ -6,7 +6,7 @@ the state after whenever `commit` returned. The private directory then holds its
 
 Assumptions.
     A1  rename is atomic for everybody who looks. After a power loss it happened, or it did not, or both names exist
-        for the one inode; never neither.
+        for the one inode; never neither. Or what it was to replace is gone, and the old name is still there.
     A2  changes of a directory are durable once its fsync returned; before that any subset may survive.
     A3  fsync of a file makes content, size and metadata durable; what is not synced may come back as anything.
     A4  fsync reports an error once; after one, what the page cache shows may not be on disk.
@@ -26,7 +26,7 @@ States of a transaction T. The name of the journal is the state.
 Invariants.
     I1  No target is touched before the first sync round returned: every token, the journal, every `.old` link, and
         whatever they stand on, are durable. So whoever sees a target with its new identity knows that.
-    I2  An operation is done when its token is gone; a delete, when its token has become the deleted file.
+    I2  An operation is done when its token is gone; a delete, when its token is there, which is the deleted file.
     I3  A target is replaced or removed only by one rename, and only if it is what the journal recorded.
     I4  T.committed becomes HEAD only when every operation is done and durable.
     I5  T.aborting is durable before the first undo, and gone, durably, before what it needs goes.
@@ -167,6 +167,8 @@ def _write_intent(
 def _secure(home: Home, staging: Staging, op: Operation) -> Operation:
     """Give the operation its token, and a write the link to what it replaces, whose identity is the one that counts."""
     fs, tokens = home.fs, staging.tokens
+    if op.kind == "delete":
+        return op._replace(number=tokens.reserve())
     if op.kind != "write":
         return op._replace(number=tokens.marker())
     found = fs.stat(home.private_fd, tokens.name(op.number))
@@ -227,15 +229,18 @@ def _add_notes(failure: BaseException, left: list[OSError], home: Home) -> None:
         failure.add_note(f"txfiles: staged files could not be removed: {paths.told(error, home.root)}")
 
 
-def abandon(home: Home, journal: Journal, state: State) -> None:
-    """Take back a prepared transaction: no file was touched; directories made or removed are put right."""
-    evidence = Evidence(home, journal, same_tree=True)
-    for op in reversed(journal.ops):
-        if op.kind in ("mkdir", "rmdir"):
-            _undo_directory(home, evidence, op)
+def abandon(home: Home, journal: Journal, *, same_tree: bool) -> None:
+    """Forget an intent of which nothing is applied: all that apply can have left is an old file without its name (A1).
+
+    Directories are left alone: T.committed is durable before the first of them is touched.
+    """
+    evidence = Evidence(home, journal, same_tree=same_tree)
+    lost = [op for op in journal.ops if evidence.lost_its_name(op, evidence.target(op)) and evidence.has_parent(op)]
+    for op in lost:
+        home.fs.rename(home.private_fd, evidence.old_name(op), *home.tree.at(op.path))
     if journal.durability == "full":
-        sync_directories(home, {paths.split(op.path)[0] for op in journal.ops if op.kind in ("mkdir", "rmdir")})
-    retire(home, journal, state)
+        sync_directories(home, {paths.split(op.path)[0] for op in lost})
+    retire(home, journal, "intent")
 
 
 def retire(home: Home, journal: Journal, state: State) -> None:
@@ -450,14 +455,15 @@ def apply(
 
 
 def _apply_delete(home: Home, evidence: Evidence, op: Operation, skip: frozenset[int], force: frozenset[int]) -> None:
-    token, target = evidence.token(op), evidence.target(op)
-    if token is None or target is None:
-        return
-    at, name = home.tree.at(op.path)
-    if same_inode(token, target):
-        home.fs.unlink(at, name)  # both names of one rename (A1): a rename between them would do nothing
-    elif evidence.is_deleted_file(op, token, target) or op.number in skip:
+    target = evidence.target(op)
+    if not evidence.is_to_go(op, target):
         return  # what is there now came later and is somebody else's
+    assert target is not None
+    at, name = home.tree.at(op.path)
+    if evidence.deleted(op) is not None:
+        home.fs.unlink(at, name)  # both names of one rename (A1): a rename between them would do nothing
+    elif op.number in skip:
+        return
     elif op.number in force or evidence.is_old(op, target):
         home.fs.rename(at, name, home.private_fd, evidence.token_name(op))
     else:
@@ -573,7 +579,11 @@ def _undo_write(home: Home, evidence: Evidence, op: Operation) -> bool:
     """False where somebody else has replaced the target since."""
     token, target = evidence.token(op), evidence.target(op)
     if token is not None and (target is None or not same_inode(token, target)):
+        if evidence.lost_its_name(op, target):
+            home.fs.rename(home.private_fd, evidence.old_name(op), *home.tree.at(op.path))
         return True  # not applied
+    if target is None and op.old is not None and evidence.same_boot:
+        return evidence.old(op) is None  # somebody else has removed the new file
     if target is not None and not evidence.is_new(op, target):
         return evidence.is_old(op, target)  # undone already
     if op.old is not None:
@@ -588,8 +598,7 @@ def _undo_write(home: Home, evidence: Evidence, op: Operation) -> bool:
 
 
 def _undo_delete(home: Home, evidence: Evidence, op: Operation) -> None:
-    target = evidence.target(op)
-    if target is None and evidence.is_deleted_file(op, evidence.token(op), target):
+    if evidence.target(op) is None and evidence.deleted(op) is not None:
         home.fs.rename(home.private_fd, evidence.token_name(op), *home.tree.at(op.path))
 
 

@@ -143,7 +143,7 @@ def _recover_one(
         home.remove(layout.journal(journal.tid, earlier))  # both names of one rename (A1)
     state = pending.state
     if state == "intent" and not evidence.proves_commit():
-        abandon(home, journal, state)
+        abandon(home, journal, same_tree=pending.same_tree)
         report.rolled_back.append(done)
         return
     if state != "aborting":

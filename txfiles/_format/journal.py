@@ -1,7 +1,9 @@
 """The journal: bytes <-> `Journal`, no I/O.
 
-    txfiles journal 1 <bytes of the body> <BLAKE2b-256 of the body, hex>\\n
+    txfiles journal 2 <bytes of the body> <BLAKE2b-256 of the body, hex>\\n
     <body: one JSON object>
+
+In version 1 a deleted file was renamed over an empty marker, in version 2 to a name that does not exist.
 
 Paths are JSON strings; a byte that is not part of valid UTF-8, and `%`, stand as `%XX`. Whatever follows the body
 are notes of the kernel sessions in which a sync failed (see `taint`); they are no part of the journal, and the last
@@ -22,7 +24,7 @@ import orjson
 from txfiles._format import layout, paths
 from txfiles.errors import JournalCorruptError, JournalVersionError
 
-VERSION = 1
+VERSION = 2
 NO_BOOT_ID = "0"  # in a note of a failed sync, where a restart cannot be told: there it holds for ever
 MAX_SIZE = 1 << 30
 _FOR_NOTES = 1 << 10  # bytes of it
@@ -91,6 +93,7 @@ class Journal:
     dirs: tuple[tuple[bytes, int], ...]
     two_phase: bool = False
     tainted_in: str | None = None
+    version: int = VERSION
 
     @property
     def paths(self) -> list[str]:
@@ -140,7 +143,7 @@ def decode_head(raw: bytes) -> Head | None:
     if known is not None and known[0] == raw:
         return known[1]
     try:
-        head = Head(orjson.loads(_body(raw, "HEAD")[1]))
+        head = Head(orjson.loads(_body(raw, "HEAD")[2]))
     except (JournalCorruptError, ValueError, KeyError, TypeError):
         return None
     if len(raw) <= _REMEMBERED:
@@ -170,7 +173,7 @@ def encode(journal: Journal) -> bytes:
         body = orjson.dumps(fields)
     except TypeError as error:  # of an integer beyond 64 bits
         raise _beyond_64_bits(journal) from error
-    raw = b"txfiles journal %d %d %s\n%s" % (VERSION, len(body), _checksum(body), body)
+    raw = b"txfiles journal %d %d %s\n%s" % (journal.version, len(body), _checksum(body), body)
     if len(raw) > MAX_SIZE - _FOR_NOTES:  # or the next transaction could not read it
         raise OSError(errno.EFBIG, f"a journal of {len(raw)} bytes is too large")
     if len(raw) <= _REMEMBERED:
@@ -190,17 +193,17 @@ def _beyond_64_bits(journal: Journal) -> OSError:
 
 def decode(raw: bytes, name: str) -> Journal:
     """Parse and validate. Raises `JournalVersionError` and `JournalCorruptError`, both naming `name`."""
-    start, body = _body(raw, name)
+    version, start, body = _body(raw, name)
     try:
-        journal = _decode_body(orjson.loads(body))
+        journal = _decode_body(orjson.loads(body), version)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise JournalCorruptError(f"the journal {name} is not well formed: {error}", path=name) from error
     notes: list[bytes] = _TAINT.findall(raw, start + len(body))
     return replace(journal, tainted_in=notes[-1].decode()) if notes else journal
 
 
-def _body(raw: bytes, name: str) -> tuple[int, bytes]:
-    """Where the body begins, and the body, as the first line promises it."""
+def _body(raw: bytes, name: str) -> tuple[int, int, bytes]:
+    """The version, where the body begins, and the body, as the first line promises it."""
     head = _HEAD.match(raw)
     if head is None:
         raise JournalCorruptError(f"the journal {name} has no valid first line", path=name)
@@ -213,7 +216,7 @@ def _body(raw: bytes, name: str) -> tuple[int, bytes]:
         raise JournalCorruptError(f"the journal {name} is cut short", path=name)
     if _checksum(body) != head[3]:
         raise JournalCorruptError(f"the journal {name} does not match its checksum", path=name)
-    return head.end(), body
+    return int(head[1]), head.end(), body
 
 
 def _checksum(body: bytes) -> bytes:
@@ -259,8 +262,9 @@ def _encode_identity(identity: Identity) -> list[Any]:
     return head if identity.link is None else [*head, escape(identity.link)]
 
 
-def _decode_body(body: Any) -> Journal:
+def _decode_body(body: Any, version: int) -> Journal:
     journal = Journal(
+        version=version,
         tid=_matching(body["id"], _TID),
         seq=_number(body["seq"]),
         durability="full" if body["durability"] == "full" else _literal(body["durability"], "process"),

@@ -31,10 +31,14 @@ def lay_after(evidence: Evidence, entries: Entries) -> None:
     """The state after: what is not done yet is laid over the tree. What is done is on disk, and anybody's since."""
     for op in evidence.journal.ops:
         entries.pop(op.path, None)
+        target = evidence.target(op)
+        if op.kind == "delete":
+            if evidence.is_to_go(op, target):
+                entries[op.path] = ABSENT
+            continue
         token = evidence.token(op)
         if token is None:
             continue
-        target = evidence.target(op)
         both_names = target is not None and same_inode(token, target)  # of one rename (A1)
         if op.kind == "write" and not both_names:
             assert op.new is not None
@@ -42,10 +46,7 @@ def lay_after(evidence: Evidence, entries: Entries) -> None:
         elif op.kind == "mkdir":
             assert op.meta is not None
             entries[op.path] = Directory(op.meta)
-        elif op.kind == "rmdir":
-            if _is_directory(target):
-                entries[op.path] = ABSENT
-        elif op.kind == "delete" and (both_names or not evidence.is_deleted_file(op, token, target)):
+        elif op.kind == "rmdir" and _is_directory(target):
             entries[op.path] = ABSENT
 
 
@@ -61,9 +62,16 @@ def lay_before(evidence: Evidence, entries: Entries) -> None:
                 entries[op.path] = ABSENT
         elif op.kind == "delete":
             assert op.old is not None
-            if evidence.is_deleted_file(op, evidence.token(op), evidence.target(op)):
+            if evidence.deleted(op) is not None:
                 entries[op.path] = Held(evidence.token_name(op), op.old)
     lay_directories_before(evidence, entries)
+
+
+def lay_lost_before(evidence: Evidence, entries: Entries) -> None:
+    """The old files of an intent that a power loss has left without their names."""
+    for op in evidence.journal.ops:
+        if op.old is not None and evidence.lost_its_name(op, evidence.target(op)):
+            entries[op.path] = Held(evidence.old_name(op), op.old)
 
 
 def lay_directories_before(evidence: Evidence, entries: Entries) -> None:

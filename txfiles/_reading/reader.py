@@ -26,7 +26,7 @@ from txfiles._disk.interrupts import GivingWay
 from txfiles._disk.lock import is_locked
 from txfiles._format import layout, paths
 from txfiles._reading.lookout import AT_REST, NEVER, Gone, Look, Lookout, Moved, Standing, rest, unreadable
-from txfiles._reading.overlay import Entries, lay_after, lay_before, lay_directories_before
+from txfiles._reading.overlay import Entries, lay_after, lay_before, lay_directories_before, lay_lost_before
 from txfiles._reading.question import Question, Traced, attempt, expired
 from txfiles.errors import (
     JournalCorruptError,
@@ -318,6 +318,7 @@ class Reader:
             elif one.begun:
                 lay_before(one.evidence, entries)
             else:
+                lay_lost_before(one.evidence, entries)
                 lay_directories_before(one.evidence, entries)
         return entries
 

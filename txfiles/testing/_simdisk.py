@@ -5,7 +5,8 @@ What a power loss may do, as an adversary under the assumptions A1 to A4:
     D1  A change of a name is pending until its directory is synced. Any subset of the pending changes survives: a name
         shows what it led to before, or after any one of its changes.
     D2  A rename is a removal and an addition. The removal never survives alone: when the old name no longer leads to
-        the inode, the new one has come to it. The addition alone is allowed, then both names lead to the inode.
+        the inode, the new one has come to it. The addition alone is allowed, then both names lead to the inode. Between
+        two directories so is the removal of what the new name led to: it leads nowhere then, the old one to the inode.
     D3  The removal is durable when both directories were synced after it; the addition, when its own was.
         An exchange is two changes that leave and come: it survives whole, or not at all.
     D4  A directory that does not survive takes with it everything in it, also what was renamed into it.
@@ -110,6 +111,8 @@ class Disk:
         """Rename; the serial of what was replaced, or 0."""
         serial = self.nodes[source[0]].entries[source[1]]
         replaced = self.nodes[target[0]].entries.get(target[1], 0)
+        if replaced and source[0] != target[0]:
+            self._set(*target, Change(self.next_id(), 0), mtime)
         number = self.next_id()
         self._set(*target, Change(number, serial, source), mtime)
         self._set(*source, Change(number, 0, target, serial), mtime)

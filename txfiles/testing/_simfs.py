@@ -140,6 +140,11 @@ class SimFS(SimCalls):
         return new
 
     @property
+    def lost_power(self) -> bool:
+        """Whether the power was lost since the scene was set."""
+        return self._boot > 0
+
+    @property
     def open_files(self) -> list[bytes]:
         """The paths of the descriptors that are open."""
         return [opened.path for opened in self._fds.values()]

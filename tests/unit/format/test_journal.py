@@ -112,7 +112,7 @@ SAMPLE = Journal(
 
 def test_the_form_on_disk() -> None:
     head, body = encode(SAMPLE).split(b"\n")
-    assert head == b"txfiles journal 1 %d %s" % (len(body), hashlib.blake2b(body, digest_size=32).hexdigest().encode())
+    assert head == b"txfiles journal 2 %d %s" % (len(body), hashlib.blake2b(body, digest_size=32).hexdigest().encode())
     assert json.loads(body)["ops"][0]["path"] == "d/caf%E9 100%25"
     assert json.loads(body)["dirs"] == [["", 2], ["d", 3]]
 
@@ -141,23 +141,29 @@ def test_garbage_is_refused(raw: bytes) -> None:
         decode(raw, "J")
 
 
-@pytest.mark.parametrize("version", [2, 10, 999_999_999])
+@pytest.mark.parametrize("version", [3, 10, 999_999_999])
 def test_a_newer_version_is_refused_as_such(version: int) -> None:
-    raw = encode(SAMPLE).replace(b"journal 1 ", b"journal %d " % version)
+    raw = encode(SAMPLE).replace(b"journal 2 ", b"journal %d " % version)
     with pytest.raises(JournalVersionError, match=f"format {version}"):
         decode(raw, "J")
 
 
 def test_version_0_is_no_version() -> None:
     with pytest.raises(JournalCorruptError):
-        decode(encode(SAMPLE).replace(b"journal 1 ", b"journal 0 "), "J")
+        decode(encode(SAMPLE).replace(b"journal 2 ", b"journal 0 "), "J")
+
+
+def test_a_journal_of_the_first_version_is_known_as_such() -> None:
+    old = replace(SAMPLE, version=1)
+    assert encode(old).startswith(b"txfiles journal 1 ")
+    assert decode(encode(old), "J") == old != SAMPLE
 
 
 # A well-formed journal by somebody else: length and checksum are right.
 
 
 def signed(body: bytes) -> bytes:
-    return b"txfiles journal 1 %d %s\n" % (len(body), hashlib.blake2b(body, digest_size=32).hexdigest().encode()) + body
+    return b"txfiles journal 2 %d %s\n" % (len(body), hashlib.blake2b(body, digest_size=32).hexdigest().encode()) + body
 
 
 def planted(change: Callable[[dict[str, Any]], object]) -> bytes:
