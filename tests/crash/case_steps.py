@@ -439,7 +439,7 @@ def meddled_commit(change: Change, number: int, act: Step, note: str = "") -> St
 TAKES_BACK: list[
     tuple[str, Change, int, Step, int | None, dict[str, Any]]
 ] = [  # the change, how many renames happen, what is done then, and what a recovery that keeps theirs shows
-    ("a-removed", WRITES, 5, removed("a"), 1, {"a": None, "b": "old b", "e": None}),
+    ("a-removed", WRITES, 5, removed("a"), None, {"a": "old a", "b": "old b", "e": None}),
     ("parent-of-a-write", replace_in_directory, 4, removed("gone/f", "gone"), 1, {"a": "old a", "gone/f": None}),
     ("parent-of-a-delete", delete_in_directory, 4, removed("gone"), 1, {"a": "old a", "gone/f": None}),
     ("parent-of-a-directory", delete_inner, 4, removed("dir/one", "dir"), 1, {"a": "old a", "dir/deep/two": None}),

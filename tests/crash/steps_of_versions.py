@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
-from tests.crash.steps import PRIVATE
+from tests.crash.steps import PRIVATE, WRITES, at_call
+from txfiles import FileTransaction
 from txfiles._format import layout
 from txfiles._format.journal import decode, encode
+from txfiles.errors import CommitError
 from txfiles.testing import SimFS
 
 
@@ -40,3 +45,57 @@ def marker_with_the_number_of(path: str, fs: SimFS) -> None:
     fs.remove(path)
     fs.put(f"/sim/{name}", "", mode=0o600)
     assert fs.disk.nodes[fs._find(f"/sim/{name}").serial].ino == number
+
+
+def undone_beside_a_removed(fs: SimFS) -> None:
+    """Somebody removes a file that a commit has just put in place, and then the commit fails."""
+
+    def fail() -> None:
+        fs.remove("/sim/b")
+        raise OSError(errno.EIO, "injected")
+
+    with suppress(CommitError), FileTransaction("/sim") as tx:
+        WRITES(tx)
+        fs.plan = at_call("rename", 4, fail)
+    fs.plan = None
+
+
+def other_meta(
+    path: str,
+    mode: int | None = None,
+    uid: int | None = None,
+    gid: int | None = None,
+    xattrs: dict[str, bytes] | None = None,
+) -> Callable[[SimFS], None]:
+    """Somebody changes that of a file, and not its content."""
+
+    def step(fs: SimFS) -> None:
+        fs._set_meta(fs._find(f"/sim/{path}").serial, mode, uid, gid, xattrs)
+        fs.sync_everything()
+
+    return step
+
+
+def has_meta(
+    path: str, mode: int, uid: int = 0, gid: int = 0, xattrs: tuple[tuple[str, bytes], ...] = ()
+) -> Callable[[SimFS], None]:
+    def step(fs: SimFS) -> None:
+        found = fs.tree()[path]
+        assert (found.mode, found.uid, found.gid, found.xattrs) == (mode, uid, gid, xattrs)
+
+    return step
+
+
+def written_meanwhile(act: Callable[[SimFS], None], mode: int | None = None) -> Callable[[SimFS], None]:
+    """Somebody does something to `a` and `special` between their writes and the commit."""
+
+    def step(fs: SimFS) -> None:
+        with FileTransaction("/sim") as tx:
+            tx.write("special", "first", mode=mode)
+            tx.write("special", "new s")
+            tx.write("a", "new a", mode=mode)
+            tx.write("b", "new b")
+            tx.move("b", "c")
+            act(fs)
+
+    return step

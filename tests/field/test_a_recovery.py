@@ -46,7 +46,18 @@ def _both_names_of_the_journal(root: Path) -> None:
     os.link(journal_of(root), journal_of(root).with_suffix(".intent"))
 
 
-@pytest.mark.parametrize("state", [_target_gone, _both_names, _done_by_hand, _both_names_of_the_journal])
+@pytest.mark.parametrize("applied", [0, 1])
+def test_b31_a_target_that_is_gone_is_asked_about_in_the_same_boot(root: Path, applied: int) -> None:
+    """Somebody may have removed it just as well."""
+    die(root, applied)
+    _target_gone(root)
+    with pytest.raises(RecoveryConflictError, match="b"):
+        recover(root)
+    recover(root, on_conflict="roll-forward")
+    assert tree(root) == NEW
+
+
+@pytest.mark.parametrize("state", [_both_names, _done_by_hand, _both_names_of_the_journal])
 @pytest.mark.parametrize("applied", [0, 1])
 def test_a07_b31_states_that_a_rename_leaves_end_in_the_state_after(
     root: Path, state: Callable[[Path], None], applied: int

@@ -251,7 +251,7 @@ def test_d04_what_is_staged_is_created_closed_and_gets_its_mode_before_its_name(
     (root / "secret").chmod(0o600)
     calls = each_call(STAGE, root, durability, calls=(*OPEN, *META, *RENAME, "mkdir", "mkdirat"))
     created = [call for call in calls if "O_CREAT" in call.args]
-    assert len(created) == 4  # two tokens, a marker, the journal
+    assert len(created) == 3  # two tokens, the journal
     for call in created:
         assert os.path.dirname(call.paths[0]) == str(root / ".txfiles")
         assert "O_EXCL" in call.args

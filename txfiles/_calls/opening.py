@@ -9,6 +9,7 @@ from txfiles._calls.reading import Reading
 from txfiles._disk import metadata
 from txfiles._format import paths
 from txfiles._tree import streams
+from txfiles._tree.tokens import Kept, Token
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -173,9 +174,12 @@ class Opening(Reading):
             with paths.Naming(place.path):
                 staging.make_parents(place.path)
                 meta = staging.meta_for_new(place.path)
+        before = staging.entries.get(place.path)
+        kept = before.kept if isinstance(before, Token) else place.meta and Kept(place.path, place.meta, None)
         if mode is not None:
             meta = metadata.with_mode(meta, mode)
-        staging.put(place.path, writer.finish(meta, place.identity))
+            kept = kept and kept._replace(mode=mode)
+        staging.put(place.path, writer.finish(meta, place.identity)._replace(kept=kept))
 
 
 def check_mode(mode: int | None) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from txfiles._commit.home import Home
     from txfiles._disk.system import Stat
-    from txfiles._format.journal import Identity, Journal, Operation
+    from txfiles._format.journal import Identity, Journal, Meta, Operation
 
 
 class Evidence:
@@ -69,6 +69,19 @@ class Evidence:
             return target is None and op.old is None
         return self._shows(op.old, target, op)
 
+    def is_untouched(self, op: Operation, target: Stat | None) -> bool:
+        """The same, and nobody has changed its mode, owner or attributes either, which a write would undo."""
+        if not self.is_old(op, target):
+            return False
+        if op.old is None or self.journal.version == 1:
+            return True
+        assert target is not None
+        return self.has_meta(op, target, op.was or op.meta)
+
+    def has_meta(self, op: Operation, target: Stat, recorded: Meta | None) -> bool:
+        """Mode, owner and attributes of the target are those recorded; in a copied tree they may have been lost."""
+        return not self.same_tree or metadata.read(self.fs, *self.home.tree.at(op.path), target) == recorded
+
     def is_new(self, op: Operation, target: Stat | None) -> bool:
         """The target of a write is what the token was. In a copied tree the digest has to say so."""
         if target is None or op.new is None or not self._shows(op.new, target, op):
@@ -83,11 +96,9 @@ class Evidence:
     def _is_marker(self, op: Operation, token: Stat) -> bool:
         """The empty file that waited under the token's name for the deleted one, in version 1 of the journal."""
         assert op.old is not None
-        if token.st_size > 0 and self.same_tree:
-            return token.st_ino != op.old.ino  # it is the file also where somebody who has it open has changed it
         if self._shows(op.old, token, op, private=True):
             return False
-        return token.st_size == 0 or self.is_old(op, self.target(op))
+        return token.st_size == 0 or self.is_old(op, self.target(op))  # who has the file open may have changed it
 
     def is_to_go(self, op: Operation, target: Stat | None) -> bool:
         """A delete is still to be done: its target is at its name yet, or at both names of the rename (A1)."""
@@ -163,9 +174,7 @@ class Evidence:
 
         In the boot that wrote the journal it was somebody else who removed the old file.
         """
-        if target is not None or op.kind != "write" or op.old is None or self.same_boot:
-            return False
-        return self.old(op) is not None
+        return target is None and not self.same_boot and self.old(op) is not None
 
     # -- proof --------------------------------------------------------------------------------------------------
 
@@ -260,7 +269,7 @@ class Evidence:
                 return False
             if not self.token_is_whole(op, token):
                 raise _lost(op, "is damaged")
-            return not self.is_old(op, target)
+            return not self.is_untouched(op, target)
         if op.kind == "mkdir":
             return not stat.S_ISDIR(target.st_mode)
         if not stat.S_ISDIR(target.st_mode):
@@ -296,7 +305,7 @@ class Evidence:
                 continue
             if other.kind == "rmdir":
                 return self.token(other) is not None and stat.S_ISDIR(target.st_mode)
-            return self.is_to_go(other, target) and (self.deleted(other) is not None or self.is_old(other, target))
+            return self.is_to_go(other, target) and self.is_old(other, target)
         return False
 
     def conflicts_undo(self) -> list[Operation]:
@@ -315,6 +324,7 @@ class Evidence:
     def _blocked_undo(self, op: Operation, coming: set[bytes], blocked: set[bytes]) -> bool:
         token, target = self.token(op), self.target(op)
         if op.kind == "write" and token is None:
+            assert op.new is not None
             if op.old is None:
                 return target is not None and not self.is_new(op, target)
             old = self.old(op)
@@ -323,8 +333,10 @@ class Evidence:
                     raise _lost(op, "(the old file) is missing")
                 return False
             if target is None:
-                return self.same_boot or not self.has_parent(op, coming, blocked)
-            return not same_inode(old, target) and not self.is_new(op, target)
+                return not self.has_parent(op, coming, blocked)
+            if same_inode(old, target):
+                return False
+            return not self.is_new(op, target) or (op.new.link is None and not self.has_meta(op, target, op.meta))
         if self.lost_its_name(op, target):
             return not self.has_parent(op, coming, blocked)
         if op.kind == "delete" and (deleted := self.deleted(op)) is not None:

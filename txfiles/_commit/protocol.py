@@ -52,15 +52,16 @@ from __future__ import annotations
 
 import errno
 import stat
+import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from txfiles._commit.durable import first_round, home_round, second_round, sync_directories, sync_private
 from txfiles._commit.evidence import Evidence, same_inode
 from txfiles._commit.inventory import read_head
 from txfiles._disk import metadata
 from txfiles._disk.interrupts import give_way
-from txfiles._disk.system import write_all
+from txfiles._disk.system import NO_ROOM, write_all
 from txfiles._format import journal as codec
 from txfiles._format import layout, paths
 from txfiles._format.journal import Durability, Head, Journal, Operation
@@ -82,9 +83,12 @@ if TYPE_CHECKING:
     from txfiles._format.layout import State
     from txfiles._tree.staging import Staging
 
+T = TypeVar("T")
+
 NOTHING: frozenset[int] = frozenset()
 _PATIENCE = 10  # exceptions in one step
-_UNFINISHED = 0o700  # the mode of a new directory until it has its metadata
+# The mode of a new directory until it has its metadata. Nobody else makes one with that mode; in version 1 many did.
+_UNFINISHED = 0o1700 if sys.platform == "linux" else 0o700
 
 
 # -- before the commit point ----------------------------------------------------------------------------------------
@@ -142,7 +146,7 @@ def _write_intent(
     name = layout.journal(tokens.tid, "intent")
     # A process journal is made read-only: so it is known for what it is even when a power loss left it garbage.
     mode = 0o600 if durability == "full" else 0o400
-    fd = fs.create(home.private_fd, name, mode)
+    fd = _with_room(home, head, lambda: fs.create(home.private_fd, name, mode))
     try:
         made.append(name)
         ino = home.share(fd, mode).st_ino  # first: if root dies here, the owner of the directory has to recover
@@ -156,12 +160,32 @@ def _write_intent(
             dirs=_directories(home, operations),
             two_phase=two_phase,
         )
-        write_all(fs, fd, codec.encode(journal))
+        raw = codec.encode(journal)
+
+        def write() -> None:
+            fs.seek(fd, 0, 0)
+            write_all(fs, fd, raw)
+
+        _with_room(home, head, write)
         if durability == "full":
             fs.start_writeback(fd)
     finally:
         tokens.keep_journal(fd)
     return journal
+
+
+def _with_room(home: Home, head: Head | None, step: Callable[[], T]) -> T:
+    """Do it; on a full disk once more in the room of HEAD, so that deleting is possible there, too.
+
+    A transaction that ends without a new HEAD leaves a root that has none: the next one syncs more than it needs.
+    """
+    try:
+        return step()
+    except OSError as error:
+        if error.errno not in NO_ROOM or head is None:
+            raise
+    home.remove(layout.HEAD)
+    return step()
 
 
 def _secure(home: Home, staging: Staging, op: Operation) -> Operation:
@@ -178,7 +202,8 @@ def _secure(home: Home, staging: Staging, op: Operation) -> Operation:
     if op.old is None:
         return op
     old = tokens.link_old(home.tree, op)
-    return Operation(op.number, op.kind, op.path, old, op.new, op.digest, op.meta)  # `_replace` takes ten times as long
+    # `_replace` takes ten times as long
+    return Operation(op.number, op.kind, op.path, old, op.new, op.digest, op.meta, op.was)
 
 
 def _directories(home: Home, operations: list[Operation]) -> tuple[tuple[bytes, int], ...]:
@@ -496,7 +521,7 @@ def _apply_write(home: Home, evidence: Evidence, op: Operation, skip: frozenset[
         home.remove(evidence.token_name(op))  # both names of one rename (A1)
     elif not evidence.is_file_or_link(op, token):
         raise _meddled(op)
-    elif target is None or op.number in force or evidence.is_old(op, target):
+    elif target is None or op.number in force or evidence.is_untouched(op, target):
         if op.number in force:
             _make_parents(home, op)
         home.fs.rename(home.private_fd, evidence.token_name(op), *home.tree.at(op.path))
@@ -582,8 +607,6 @@ def _undo_write(home: Home, evidence: Evidence, op: Operation) -> bool:
         if evidence.lost_its_name(op, target):
             home.fs.rename(home.private_fd, evidence.old_name(op), *home.tree.at(op.path))
         return True  # not applied
-    if target is None and op.old is not None and evidence.same_boot:
-        return evidence.old(op) is None  # somebody else has removed the new file
     if target is not None and not evidence.is_new(op, target):
         return evidence.is_old(op, target)  # undone already
     if op.old is not None:
@@ -626,7 +649,7 @@ def _make_directory(home: Home, op: Operation) -> None:
 
 def _finish_if_begun(home: Home, evidence: Evidence, op: Operation, target: Stat) -> None:
     """Finish what was cut off between mkdir and chmod; somebody else's has another mode, or something else in it."""
-    if target.st_mode & 0o777 != _UNFINISHED:
+    if target.st_mode & 0o1777 != (0o700 if evidence.journal.version == 1 else _UNFINISHED):
         return
     ours = {other.path for other in evidence.journal.ops if other.kind == op.kind}
     if all(paths.join(op.path, name) in ours for name in home.fs.listdir(home.tree.open_dir(op.path))):

@@ -105,6 +105,8 @@ class FileSystem(Protocol):
     def on_fork(self, callback: Callable[[], None]) -> None: ...
 
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a full disk, or of a quota that is used up."""
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0)

@@ -65,7 +65,8 @@ class Operation(NamedTuple):
     """One change of one resolved path.
 
     `old` is what a write replaces or a delete takes away; `new`, `digest` and `meta` what a write puts there;
-    `meta` also the directory that a mkdir makes or a rmdir takes away.
+    `meta` also the directory that a mkdir makes or a rmdir takes away. `was` are the metadata of what a write replaces,
+    where they are others than `meta`.
     """
 
     number: int
@@ -75,6 +76,7 @@ class Operation(NamedTuple):
     new: Identity | None = None
     digest: str | None = None
     meta: Meta | None = None
+    was: Meta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,9 +254,14 @@ def _encode_op(op: Operation) -> dict[str, Any]:
     if op.digest is not None:
         out["digest"] = op.digest
     if op.meta is not None:
-        xattrs = [[escape(paths.encode(k)), v.hex()] for k, v in op.meta.xattrs]
-        out["meta"] = [op.meta.mode, op.meta.uid, op.meta.gid, xattrs]
+        out["meta"] = _encode_meta(op.meta)
+    if op.was is not None:
+        out["was"] = _encode_meta(op.was)
     return out
+
+
+def _encode_meta(meta: Meta) -> list[Any]:
+    return [meta.mode, meta.uid, meta.gid, [[escape(paths.encode(k)), v.hex()] for k, v in meta.xattrs]]
 
 
 def _encode_identity(identity: Identity) -> list[Any]:
@@ -301,10 +308,11 @@ def _decode_op(raw: Any) -> Operation:
     new = _decode_identity(raw["new"]) if "new" in raw else None
     digest = _matching(raw["digest"], _DIGEST) if "digest" in raw else None
     meta = _decode_meta(raw["meta"]) if "meta" in raw else None
+    was = _decode_meta(raw["was"]) if "was" in raw else None
     missing = old is None if kind == "delete" else meta is None
     if missing or (kind == "write" and (new is None or digest is None)):
         raise ValueError(f"a field of the {kind} of {path!r} is missing")
-    return Operation(number, kind, path, old, new, digest, meta)
+    return Operation(number, kind, path, old, new, digest, meta, was)
 
 
 def _decode_identity(raw: Any) -> Identity:

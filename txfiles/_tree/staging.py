@@ -300,9 +300,14 @@ class Staging(View[Token]):
                 goes.append(Operation(-1, "rmdir", path, meta=metadata.read(self.fs, *self.tree.at(path), found)))
                 found = kind = None
             if isinstance(entry, Token):
+                now = None if found is None else metadata.read(self.fs, *self.tree.at(path), found)
+                if entry.kept is not None and entry.kept.path == path and now not in (None, entry.kept.meta):
+                    entry = self.tokens.keep_meta(entry, entry.kept, now)
                 old = None if found is None else self._identity(path, found)
                 if old is None or old != entry.identity:  # otherwise a file that was moved to where it is
-                    writes.append(Operation(entry.number, "write", path, old, entry.identity, entry.digest, entry.meta))
+                    was = None if now == entry.meta else now
+                    done = entry.identity, entry.digest, entry.meta, was
+                    writes.append(Operation(entry.number, "write", path, old, *done))
             elif found is not None and kind != "dir":
                 if isinstance(entry, Directory) and (path, "file") not in self._may_go:
                     raise FileExistsError(errno.EEXIST, "has become a file", paths.decode(path))

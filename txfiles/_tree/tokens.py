@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles._disk import metadata
 from txfiles._disk.rounds import descriptors
-from txfiles._disk.system import release, write_all
+from txfiles._disk.system import NO_ROOM, release, write_all
 from txfiles._format import layout, paths
 from txfiles._format.digest import Digest
 from txfiles._format.journal import Identity, Meta, Operation
@@ -32,6 +32,14 @@ _WRITEBACK_EVERY = 8 << 20
 _TICK = 1_000_000_000  # ns; clocks of files are coarser than their unit
 
 
+class Kept(NamedTuple):
+    """The metadata of the file at `path` when it was to be replaced; all are kept but the mode, if `mode` is given."""
+
+    path: bytes
+    meta: Meta
+    mode: int | None
+
+
 class Token(NamedTuple):
     """New content (`identity.link` is set: a symbolic link) waiting under the name `T.<number>`."""
 
@@ -39,6 +47,7 @@ class Token(NamedTuple):
     identity: Identity
     digest: str
     meta: Meta
+    kept: Kept | None = None
 
 
 class Tokens:
@@ -78,8 +87,28 @@ class Tokens:
         """Create the empty token of an operation that brings no content; its number."""
         number = self.reserve()
         self._made.add(number)
-        self.fs.close(self.fs.create(self.at, self.name(number)))
+        try:
+            self.fs.close(self.fs.create(self.at, self.name(number)))
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self.fs.link(self.at, layout.FORMAT, self.at, self.name(number))  # another name takes no inode
         return number
+
+    def keep_meta(self, token: Token, kept: Kept, now: Meta) -> Token:
+        """Give the token what the file that it is to replace has now, for somebody has changed that since."""
+        wanted = now if kept.mode is None else metadata.with_mode(now, kept.mode)
+        number = token.number
+        fd = self._open.get(number)
+        mine = self.fs.open_read(self.at, self.name(number)) if fd is None else fd
+        try:
+            for key in {key for key, _ in token.meta.xattrs} - {key for key, _ in wanted.xattrs}:
+                self.fs.remove_xattr(mine, key)
+            meta = metadata.apply(self.fs, mine, self.fs.fstat(mine), wanted)
+        finally:
+            if fd is None:
+                release(self.fs, mine)
+        return token._replace(meta=meta)
 
     def link_file(self, tree: Tree, path: bytes) -> Token:
         """Make the file `path` itself the token, by a hard link: how a move keeps its content."""

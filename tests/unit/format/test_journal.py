@@ -101,6 +101,7 @@ SAMPLE = Journal(
             new=Identity(4, 5, 6),
             digest=Digest().hexdigest(),
             meta=Meta(0o640, 1000, 100, (("user.k", b"\0v"),)),
+            was=Meta(0o600, 0, 100),
         ),
         Operation(number=1, kind="delete", path=b"gone", old=Identity(7, 8, 9, b"to")),
         Operation(number=2, kind="mkdir", path=b"new", meta=Meta(0o755, 0, 0)),
