@@ -7,7 +7,7 @@ from functools import partial
 from tests.crash import case_steps as d
 from tests.crash import steps as s
 from tests.crash import steps_of_versions as v
-from tests.crash.steps import WRITES, case, dying, keep_theirs, refused, shows, to_aborting, to_intent
+from tests.crash.steps import WRITES, case, dying, keep_theirs, refused, replaced, shows, to_aborting, to_intent
 from tests.crash.steps_of_syncs import recover_now
 from tests.crash.test_simfs_engine import rotate_directory, write
 from txfiles.errors import RecoveryConflictError
@@ -96,6 +96,24 @@ CASES = {
             v.other_meta("../copy/b", uid=9),
             s.recover_copy,
             s.copy_is(a="new a", b="new b", e="new e"),
+        ),
+        case(
+            "first-version-with-another-owner",
+            s.twins,
+            dying(s.other_owner, "rename", 2),
+            v.first_version,
+            recover_now,
+            shows(twin=None, a="old a", b="new b"),
+            v.has_meta("a", 0o644, 7),
+        ),
+        case(
+            "intent-beside-theirs",
+            dying(WRITES, "rename", 2),
+            to_intent,
+            d.restart,
+            replaced("/sim/b"),
+            recover_now,
+            shows(a="old a", b="other", e=None),
         ),
         case(
             "old-file-removed",

@@ -19,7 +19,8 @@ def first_version(fs: SimFS) -> None:
     """The same journal in version 1: an empty marker for each delete that is not done."""
     (name,) = [name for name in fs.names(PRIVATE) if layout.parse(name.encode()).kind in ("intent", "committed")]
     journal = decode(fs.get(f"{PRIVATE}/{name}"), name)
-    fs.put(f"{PRIVATE}/{name}", encode(replace(journal, version=1)))
+    ops = tuple(op._replace(was=None) for op in journal.ops)
+    fs.put(f"{PRIVATE}/{name}", encode(replace(journal, version=1, ops=ops)))
     for op in journal.ops:
         token = f"{PRIVATE}/{layout.token(journal.tid, op.number).decode()}"
         if op.kind == "delete" and not fs.exists(token):

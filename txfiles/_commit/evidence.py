@@ -69,14 +69,11 @@ class Evidence:
             return target is None and op.old is None
         return self._shows(op.old, target, op)
 
-    def is_untouched(self, op: Operation, target: Stat | None) -> bool:
+    def is_untouched(self, op: Operation, target: Stat) -> bool:
         """The same, and nobody has changed its mode, owner or attributes either, which a write would undo."""
         if not self.is_old(op, target):
             return False
-        if op.old is None or self.journal.version == 1:
-            return True
-        assert target is not None
-        return self.has_meta(op, target, op.was or op.meta)
+        return self.journal.version == 1 or self.has_meta(op, target, op.was or op.meta)
 
     def has_meta(self, op: Operation, target: Stat, recorded: Meta | None) -> bool:
         """Mode, owner and attributes of the target are those recorded; in a copied tree they may have been lost."""
@@ -248,7 +245,7 @@ class Evidence:
         """`going`, `coming`: paths that the journal takes away, and directories that it is yet to make."""
         token, target = self.token(op), self.target(op)
         if op.kind == "delete":
-            return self.is_to_go(op, target) and self.deleted(op) is None and not self.is_old(op, target)
+            return self.is_to_go(op, target) and not self.is_old(op, target)
         if op.kind in ("write", "mkdir"):
             if token is not None and (op.path in blocked or not self.has_parent(op, coming, blocked)):
                 return True
@@ -263,7 +260,7 @@ class Evidence:
         if target is None:
             if op.kind == "write" and not self.token_is_whole(op, token):
                 raise _lost(op, "is damaged")
-            return op.kind == "write" and op.old is not None and self.same_boot
+            return op.old is not None and self.same_boot
         if op.kind == "write":
             if same_inode(token, target) or self.is_new(op, target):
                 return False
@@ -324,7 +321,6 @@ class Evidence:
     def _blocked_undo(self, op: Operation, coming: set[bytes], blocked: set[bytes]) -> bool:
         token, target = self.token(op), self.target(op)
         if op.kind == "write" and token is None:
-            assert op.new is not None
             if op.old is None:
                 return target is not None and not self.is_new(op, target)
             old = self.old(op)
@@ -336,7 +332,7 @@ class Evidence:
                 return not self.has_parent(op, coming, blocked)
             if same_inode(old, target):
                 return False
-            return not self.is_new(op, target) or (op.new.link is None and not self.has_meta(op, target, op.meta))
+            return not (self.is_new(op, target) and self.has_meta(op, target, op.meta))
         if self.lost_its_name(op, target):
             return not self.has_parent(op, coming, blocked)
         if op.kind == "delete" and (deleted := self.deleted(op)) is not None:
