@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.crash.case_steps import removed, restart
 from tests.crash.steps import (
     NEW_AND_OLD,
     WRITES,
@@ -104,6 +105,7 @@ from tests.crash.steps_of_syncs import (
     whole_new_root,
     z_is_there,
 )
+from tests.crash.steps_of_versions import old_b_is_there
 from tests.crash.test_simfs_engine import commit, files, write
 from txfiles import recover
 from txfiles.errors import RecoveryConflictError, RecoveryError
@@ -115,6 +117,12 @@ EXTRA = {
         Scenario("fresh-root", fresh_root, [in_fresh_root], recover=recover_fresh_root, check=there_once_returned),
         Scenario("delete-tree", files, [commit(old_tree)]),
         Scenario("given-up", files, [failing(WRITES, "sync_dir", 1, flushed=False), theirs]),
+        Scenario(
+            "abandon-lost-name",
+            then(files, dying(WRITES, "rename", 2), removed("b"), to_intent, restart),
+            [recover_now],
+            check=old_b_is_there,
+        ),
         Scenario(
             "undone-then-theirs",
             files,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from txfiles import FileTransaction
 from txfiles._format import layout
 from txfiles._format.journal import decode, encode
 from txfiles.errors import CommitError
-from txfiles.testing import SimFS
+from txfiles.testing import SimFS, Tree
 
 
 def first_version(fs: SimFS) -> None:
@@ -100,3 +100,7 @@ def written_meanwhile(act: Callable[[SimFS], None], mode: int | None = None) -> 
             act(fs)
 
     return step
+
+
+def old_b_is_there(fs: SimFS, _: Sequence[Tree]) -> None:
+    assert fs.get("/sim/b") == b"old b"
