@@ -186,7 +186,7 @@ def renamed_journal(fs: SimFS) -> None:
 
 
 def delete_lost(path: str) -> Step:
-    """The rename of a deleted file did not survive: it is where it was, and its token an empty marker."""
+    """The rename of a deleted file did not survive: it is where it was, and nothing under its token's name."""
 
     def step(fs: SimFS) -> None:
         kind = "link" if path == "link" else "file"
@@ -196,13 +196,12 @@ def delete_lost(path: str) -> Step:
             if found[f".txfiles/{name}"].kind == kind and found[f".txfiles/{name}"].content in (b"dir/one", b"old a"):
                 fs.put_link(f"/sim/{path}", f"{PRIVATE}/{name}")
                 fs.remove(f"{PRIVATE}/{name}")
-                fs.put(f"{PRIVATE}/{name}", "", mode=0o600)
 
     return step
 
 
 def file_for_directory(fs: SimFS) -> None:
-    fs.put("/sim/empty", "other", mode=0o700)
+    fs.put("/sim/empty", "other", mode=0o1700)
 
 
 def damage_marker(fs: SimFS) -> None:

@@ -92,6 +92,7 @@ CASES = {
             "copied-link",
             dying(link_over_file, "rename", 4),
             to_intent,
+            first_version,
             copied,
             recover_copy,
             copy_entry("a", "link"),
