@@ -143,13 +143,13 @@ CASES = {
         case("theirs-before-mkdir", beside_mkdir(0o750), entry("x", "dir", 0o750), shows(z="new", **{"x/y": "new"})),
         case(
             "theirs-before-mkdir-private",
-            beside_mkdir(0o700, "secret"),
+            beside_mkdir(0o1700, "secret"),
             entry("x", "dir", 0o700),
             shows(z="new", **{"x/y": "new", "x/secret": "other"}),
         ),
         case(
             "theirs-before-mkdir-same-name",
-            meddled_commit(s.new_tree, 1, s.then(lambda fs: fs.mkdirs("/sim/x", mode=0o700), overwrite("/sim/x/y"))),
+            meddled_commit(s.new_tree, 1, s.then(lambda fs: fs.mkdirs("/sim/x", mode=0o1700), overwrite("/sim/x/y"))),
             entry("x", "dir", 0o700),
             shows(z=None, **{"x/y": "other"}),
         ),
