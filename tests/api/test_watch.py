@@ -73,7 +73,7 @@ def test_a_state_that_is_read_through_the_journal_has_the_version_that_it_will_h
     killed(lambda: put(store), "rename", 2)
 
     def forbid(_: int, name: str) -> None:
-        if name == "open_append":
+        if name == "open_lock":
             raise PermissionError(13, "not allowed")
 
     with system.use(FaultyFS(system.KernelFS(), forbid)), FileStore(root, timeout=5).snapshot("a") as snap:  # type: ignore[arg-type]

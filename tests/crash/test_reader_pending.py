@@ -276,7 +276,7 @@ def test_a_user_who_may_only_read_reads_through_the_journal(rename: int) -> None
 @contextmanager
 def read_only() -> Iterator[None]:
     def forbid(_: int, name: str) -> None:
-        if name in ("open_append", "create", "rename", "unlink", "mkdir", "rmdir", "link"):
+        if name in ("open_append", "open_lock", "create", "rename", "unlink", "mkdir", "rmdir", "link"):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     fs: Any = FaultyFS(system.KernelFS(), forbid)

@@ -132,7 +132,18 @@ def _two_names(call: str) -> None:
     setattr(CaseFolding, call, wrapped)
 
 
-for _call in ("open_dir", "open_read", "open_append", "create", "stat", "readlink", "mkdir", "rmdir", "unlink"):
+for _call in (
+    "open_dir",
+    "open_read",
+    "open_append",
+    "open_lock",
+    "create",
+    "stat",
+    "readlink",
+    "mkdir",
+    "rmdir",
+    "unlink",
+):
     _one_name(_call)
 for _call in ("mount_id", "xattrs"):
     _one_name(_call)

@@ -199,7 +199,7 @@ class RootLock:
         if ticket is None or not ticket.locked:
             raise TransactionClosedError(f"{self._path!r} is not locked by this transaction", path=self._path)
         if not self._is_on_disk(ticket):
-            raise ConflictError(f"the lock file {self._path!r} was removed or replaced", path=self._path)
+            raise ConflictError("the lock file {self._path!r} was removed or replaced", path=self._path)
 
     def release(self) -> None:
         """Free the lock, from any thread; does nothing when it is not held."""
@@ -230,7 +230,7 @@ class RootLock:
                 ticket.locked = True
                 return
             ticket.close()
-        raise ConflictError(f"the lock file {self._path!r} is replaced again and again", path=self._path)
+        raise ConflictError("the lock file {self._path!r} is replaced again and again", path=self._path)
 
     def _try(self, ticket: _Ticket) -> bool:
         if ticket.fd < 0:
@@ -323,6 +323,15 @@ class _Ticket:
             self._opening_at = -1
 
     def try_lock(self) -> bool:
+        try:
+            return self._try_lock()
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            self._open_to_write()  # NFS locks only what is open for writing: flock(2)
+            return self._try_lock()
+
+    def _try_lock(self) -> bool:
         self._unlock_due = True  # also if a Ctrl-C comes after the kernel's answer
         try:
             self._unlock_due = filelock.lock_descriptor(self.fd, blocking=False)
@@ -330,6 +339,15 @@ class _Ticket:
             self._unlock_due = False
             raise
         return self._unlock_due
+
+    def _open_to_write(self) -> None:
+        fd = self._fs.open_append(self._private_fd, LOCK)
+        file = self._fs.fstat(fd)
+        if (file.st_dev, file.st_ino) != self.identity:
+            release(self._fs, fd)
+            raise ConflictError("the lock file was replaced while it was opened")
+        fd, self.fd = self.fd, fd
+        release(self._fs, fd)
 
     def close(self) -> None:
         """Unlock and close. Closing alone would leave the lock to a child that another thread forks right now (L3)."""

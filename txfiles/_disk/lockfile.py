@@ -19,10 +19,10 @@ _PAUSE = 0.001  # seconds between them
 
 
 def open_lock_file(fs: FileSystem, private_fd: int, private: Stat) -> tuple[int, Stat]:
-    """Open the lock file for writing, or make it, and what it is; never through a symbolic link."""
+    """Open the lock file, or make it, and what it is; never through a symbolic link."""
     for attempt in range(_ATTEMPTS):
         try:
-            fd = fs.open_append(private_fd, LOCK)  # no O_CREAT: fs.protected_regular forbids it, even to root
+            fd = fs.open_lock(private_fd, LOCK)  # no O_CREAT: fs.protected_regular forbids it, even to root
         except FileNotFoundError:
             try:
                 fd = fs.create(private_fd, LOCK)
@@ -48,7 +48,7 @@ def _share(fs: FileSystem, fd: int, private: Stat) -> Stat:
     """
     file, euid = fs.fstat(fd), fs.ids()[0]
     if not stat.S_ISREG(file.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file")
+        raise OSError(errno.EISDIR if stat.S_ISDIR(file.st_mode) else errno.EINVAL, "not a regular file")
     if file.st_uid != euid or file.st_size or file.st_nlink != 1:
         return file
     shared = private.st_mode & stat.S_IWGRP

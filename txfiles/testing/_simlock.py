@@ -38,7 +38,7 @@ class SimLock:
         if holder is not None and holder._owner == owner:
             raise NestedTransactionError(f"{self._path!r} is already locked by this owner", path=self._path)
         try:
-            fd = self._fs.open_append(self._private_fd, LOCK)
+            fd = self._fs.open_lock(self._private_fd, LOCK)
         except FileNotFoundError:
             fd = self._fs.create(self._private_fd, LOCK)
         if holder is not None:

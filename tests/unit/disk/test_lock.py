@@ -298,9 +298,9 @@ def test_only_the_first_thread_asks_the_kernel(home: Path, private_fd: int) -> N
     asked: set[int] = set()
 
     class Watching(system.KernelFS):
-        def open_append(self, at: int, name: bytes) -> int:
+        def open_lock(self, at: int, name: bytes) -> int:
             asked.add(threading.get_ident())
-            return super().open_append(at, name)
+            return super().open_lock(at, name)
 
     def wait() -> None:
         with pytest.raises(LockTimeoutError):
@@ -692,11 +692,11 @@ def test_e13_it_waits_for_who_is_just_making_it(home: Path, private_fd: int) -> 
     class Unshared(system.KernelFS):
         refused = 0
 
-        def open_append(self, at: int, name: bytes) -> int:
+        def open_lock(self, at: int, name: bytes) -> int:
             if self.refused < 3:
                 self.refused += 1
                 raise PermissionError(errno.EACCES, "Permission denied", name)
-            return super().open_append(at, name)
+            return super().open_lock(at, name)
 
     lock = _lock.RootLock(Unshared(), private_fd, os.fsencode(home))
     with pytest.raises(PermissionError, match="lock file"):
@@ -805,8 +805,8 @@ def test_e02_a_fork_while_another_thread_opens_the_file(home: Path, lock: _lock.
     code = """
     opened, forked = threading.Event(), threading.Event()
     class Slow(system.KernelFS):
-        def open_append(self, at, name):
-            fd = super().open_append(at, name)
+        def open_lock(self, at, name):
+            fd = super().open_lock(at, name)
             opened.set()
             forked.wait()
             return fd
