@@ -31,6 +31,9 @@ _SIZES = {"ext4": 64 << 20, "xfs": 320 << 20, "btrfs": 128 << 20}  # images are 
 _ALWAYS = {"ext4": [], "xfs": ["nouuid"], "btrfs": []}  # a copy has the UUID of its original
 
 
+HELD: set[int] = set()  # the descriptors that keep devices: those of images for several tests outlast one
+
+
 @dataclass
 class LoopFS:
     """A file system in the file `image`, mounted at `path` through `device`."""
@@ -103,13 +106,19 @@ def _attached(image: Path, fstype: str, options: Sequence[str]) -> Iterator[Loop
         stack.callback(path.rmdir)
         device = Path(run("losetup", "--find", "--show", image).strip())
         held = os.open(device, os.O_RDONLY)
-        stack.callback(os.close, held)
+        HELD.add(held)
+        stack.callback(_let_go, held)
         run("losetup", "--detach", device)  # when the last who has it open or mounted is gone, also if killed
         fs = LoopFS(image, path, fstype, tuple(options), device)
         stack.callback(fs.unmount)
         fs.mount()
         assert is_mounted(path)
         yield fs
+
+
+def _let_go(held: int) -> None:
+    HELD.discard(held)
+    os.close(held)
 
 
 def _copy_at_one_moment(fs: LoopFS, image: Path) -> None:
