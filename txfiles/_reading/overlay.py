@@ -64,18 +64,18 @@ def lay_before(evidence: Evidence, entries: Entries) -> None:
             assert op.old is not None
             if evidence.deleted(op) is not None:
                 entries[op.path] = Held(evidence.token_name(op), op.old)
-    lay_directories_before(evidence, entries)
+    _lay_directories_before(evidence, entries)
 
 
-def lay_lost_before(evidence: Evidence, entries: Entries) -> None:
-    """The old files of an intent that a power loss has left without their names."""
+def lay_intent_before(evidence: Evidence, entries: Entries) -> None:
+    """The state before an intent: the old files that a power loss has left without their names, and the directories."""
     for op in evidence.journal.ops:
         if op.old is not None and evidence.lost_its_name(op, evidence.target(op)):
             entries[op.path] = Held(evidence.old_name(op), op.old)
+    _lay_directories_before(evidence, entries)
 
 
-def lay_directories_before(evidence: Evidence, entries: Entries) -> None:
-    """The directories of the state before: all that a commit can have touched whose journal is still an intent."""
+def _lay_directories_before(evidence: Evidence, entries: Entries) -> None:
     for op in reversed(evidence.journal.ops):
         if op.kind not in ("rmdir", "mkdir"):
             continue

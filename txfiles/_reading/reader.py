@@ -26,7 +26,7 @@ from txfiles._disk.interrupts import GivingWay
 from txfiles._disk.lock import is_locked
 from txfiles._format import layout, paths
 from txfiles._reading.lookout import AT_REST, NEVER, Gone, Look, Lookout, Moved, Standing, rest, unreadable
-from txfiles._reading.overlay import Entries, lay_after, lay_before, lay_directories_before, lay_lost_before
+from txfiles._reading.overlay import Entries, lay_after, lay_before, lay_intent_before
 from txfiles._reading.question import Question, Traced, attempt, expired
 from txfiles.errors import (
     JournalCorruptError,
@@ -164,7 +164,7 @@ class Reader:
         look = lookout.look()
         if look.head != lookout.head:
             return False
-        standing = [one for one in lookout.standing(look) if one.begun or _made_directories(one)]
+        standing = [one for one in lookout.standing(look) if one.begun or _differs_from_before(one)]
         begun = [one for one in standing if one.begun]
         if begun:
             if self._ends(patience):
@@ -318,8 +318,7 @@ class Reader:
             elif one.begun:
                 lay_before(one.evidence, entries)
             else:
-                lay_lost_before(one.evidence, entries)
-                lay_directories_before(one.evidence, entries)
+                lay_intent_before(one.evidence, entries)
         return entries
 
     # -- asking -------------------------------------------------------------------------------------------------
@@ -369,9 +368,9 @@ class Reader:
         return same and (not question.by_name or self._unmoved())
 
 
-def _made_directories(one: Standing) -> bool:
+def _differs_from_before(one: Standing) -> bool:
     entries: Entries = {}
-    lay_directories_before(one.evidence, entries)
+    lay_intent_before(one.evidence, entries)
     return bool(entries)
 
 
