@@ -10,8 +10,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 fork = multiprocessing.get_context("fork")
+spawn = multiprocessing.get_context("spawn")  # as object storage wants it: its threads are in no forked child
+
+
+def is_url(place: object) -> bool:
+    return isinstance(place, str) and "://" in place
 
 
 def parser(doc: str) -> argparse.ArgumentParser:
@@ -22,9 +28,12 @@ def parser(doc: str) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def workplace(directory: str | None, name: str) -> Iterator[Path]:
-    """The directory `name` below `directory`, or below a temporary one that goes away."""
+def workplace(directory: str | None, name: str) -> Iterator[Any]:
+    """The directory `name` below `directory`, or below a temporary one that goes away; of a URL the one below that."""
     logging.getLogger("txfiles").setLevel(logging.ERROR)  # the examples tell themselves what is recovered
+    if is_url(directory):
+        yield f"{directory}/{name}"
+        return
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(directory or temporary) / name
         place.mkdir(parents=True)

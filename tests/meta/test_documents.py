@@ -24,6 +24,7 @@ from tests.support.procs import CHECKOUT, run_python
 from txfiles.cli import main
 
 PAGES = pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(CHECKOUT)))
+SHORT = {"PYTHONWARNINGS": "error", "PYTHONWARNDEFAULTENCODING": ""}  # programs of a page leave out what is not shown
 OTHERS = [*sorted(CHECKOUT.glob("[!R]*.md")), CHECKOUT / "tests/README.md"]
 
 
@@ -32,8 +33,8 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
     script.write_text(program(page.read_text()))
     (tmp_path / "cwd").mkdir()
-    code = "exec(compile(open(sys.argv[1]).read(), sys.argv[2], 'exec'), {'__name__': '__main__'})"
-    done = run_python(code, script, page, cwd=tmp_path / "cwd", env={"PYTHONWARNINGS": "error"})
+    code = "exec(compile(open(sys.argv[1], encoding='utf-8').read(), sys.argv[2], 'exec'), {'__name__': '__main__'})"
+    done = run_python(code, script, page, cwd=tmp_path / "cwd", env=SHORT)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 

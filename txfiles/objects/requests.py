@@ -184,7 +184,14 @@ def store_of(url: str) -> ObjectStore:
     if url.startswith("memory:"):
         return MemoryStore()
     try:
-        return from_url(url, retry_config={"max_retries": 0}, client_options={"timeout": _TIMEOUT})
+        return from_url(
+            url,
+            retry_config={"max_retries": 0},
+            client_options={
+                "timeout": _TIMEOUT,
+                "allow_http": True,
+            },  # the environment may name an endpoint without TLS
+        )
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:

@@ -35,6 +35,7 @@ class Blob(NamedTuple):
 
     put: Put
     size: int
+    kept: object = None  # of what is replaced on a disk: here nothing but the mode is kept
 
     @property
     def identity(self) -> Identity:
