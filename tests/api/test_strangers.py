@@ -33,8 +33,12 @@ _PLANT = """
         return Identity(found.st_ino, found.st_size, found.st_mtime_ns)
     digest = Digest()
     digest.update(b"planted")
-    victim, meta = identity(root + "/victim"), Meta(os.stat(token).st_mode & 0o7777, os.getuid(), os.getgid())
-    op = Operation(0, "write", b"victim", victim, identity(token), digest.hexdigest(), meta)
+    def metadata(path):
+        found = os.stat(path)
+        return Meta(found.st_mode & 0o7777, found.st_uid, found.st_gid)
+    victim, meta, was = identity(root + "/victim"), metadata(token), metadata(root + "/victim")
+    was = None if was == meta else was
+    op = Operation(0, "write", b"victim", victim, identity(token), digest.hexdigest(), meta, was)
     with open(f"{private}/{tid}.committed", "wb") as file:
         ino = os.fstat(file.fileno()).st_ino
         dirs = ((b"", os.stat(root).st_ino),)
