@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +15,7 @@ from obstore.store import LocalStore
 
 from tests.objects.faulty import contents, writing
 from tests.objects.test_storm import storm
+from tests.support.procs import CHECKOUT
 from tests.support.servers import SERVERS
 from txfiles.errors import UnsupportedFilesystemError
 from txfiles.objects.requests import StoreRequests
@@ -69,6 +73,29 @@ def _sixteen_writers(store: Any) -> None:
     root = root_on(store, "race/")
     assert sorted(contents(root)) == sorted(b"%d" % number for number in range(16))
     assert root.newest().seq == 16
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("store", [CEPH], indirect=True)
+def test_workers_with_nothing_in_common_but_the_bucket(store: Any) -> None:
+    """The task board of the examples; workers are killed, and no task is lost."""
+    settings = store.config
+    env = {
+        "AWS_ENDPOINT": settings["endpoint"],
+        "AWS_ACCESS_KEY_ID": settings["access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": settings["secret_access_key"],
+        "AWS_REGION": settings["region"],
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
+    }
+    argv = [
+        sys.executable,
+        str(CHECKOUT / "examples/task_board.py"),
+        f"s3://{settings['bucket']}/prefix",
+        "--kills",
+        "3",
+    ]
+    done = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("store", WRONG, indirect=True)
