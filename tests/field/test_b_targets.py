@@ -8,11 +8,12 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from tests.support.as_user import as_user, public_directory
-from tests.support.boundary import nth_call, tree
+from tests.support.boundary import killed, nth_call, tree
 from tests.support.debris import problems
 from tests.support.disks import EXT4, XFS, Place
 from tests.support.mounts import bind, run, tmpfs
@@ -22,6 +23,7 @@ from txfiles._disk import system
 from txfiles.errors import (
     CommitError,
     CommitOutcomeUnknownError,
+    RecoveryConflictError,
     TxFilesError,
     UnsupportedFilesystemError,
 )
@@ -147,6 +149,23 @@ def test_b01_i03_a_target_that_turns_into_something_else(
     (root / "c").write_text("old")
     change(root)
     assert set(tree(root).values()) <= {b"new"}
+
+
+@pytest.mark.parametrize("on_conflict", ["keep-theirs", "roll-back"])
+def test_i03_a_directory_that_a_delete_has_moved_comes_back_after_a_kill(
+    root: Path, on_conflict: Literal["keep-theirs", "roll-back"]
+) -> None:
+    """The swap at the rename, and a kill before the rename is taken back."""
+    _furnish(root)
+    killed(lambda: _delete(root), "rename", 5, inner=_at_rename(4, lambda: _to_a_full_directory(root / "c")))
+    assert not (root / "c").exists()
+    with pytest.raises(RecoveryConflictError, match="'c'"):
+        recover(root)
+    recover(root, on_conflict=on_conflict)
+    assert (root / "c/theirs").read_text() == "theirs"
+    others = {name: (root / name).exists() for name in "abde"}
+    assert others == dict.fromkeys("abde", on_conflict == "roll-back")
+    assert problems(root) == []
 
 
 # -- B02: immutable and append-only ---------------------------------------------------------------------------------

@@ -88,7 +88,14 @@ class Evidence:
     def deleted(self, op: Operation) -> Stat | None:
         """The deleted file, once a delete is done: it lies under its token's name."""
         token = self.token(op)
-        return None if token is None or (self.journal.version == 1 and self._is_marker(op, token)) else token
+        if token is None or stat.S_ISDIR(token.st_mode):
+            return None
+        return None if self.journal.version == 1 and self._is_marker(op, token) else token
+
+    def took_a_directory(self, op: Operation) -> bool:
+        """Somebody had put a directory in the place of what was to be deleted, and the rename has moved that."""
+        token = self.token(op) if op.kind == "delete" else None
+        return token is not None and stat.S_ISDIR(token.st_mode)
 
     def _is_marker(self, op: Operation, token: Stat) -> bool:
         """The empty file that waited under the token's name for the deleted one, in version 1 of the journal."""
@@ -244,6 +251,8 @@ class Evidence:
     def _blocked(self, op: Operation, going: set[bytes], coming: set[bytes], blocked: set[bytes]) -> bool:
         """`going`, `coming`: paths that the journal takes away, and directories that it is yet to make."""
         token, target = self.token(op), self.target(op)
+        if self.took_a_directory(op):
+            return True
         if op.kind == "delete":
             return self.is_to_go(op, target) and not self.is_old(op, target)
         if op.kind in ("write", "mkdir"):

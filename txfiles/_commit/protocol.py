@@ -255,7 +255,8 @@ def _add_notes(failure: BaseException, left: list[OSError], home: Home) -> None:
 
 
 def abandon(home: Home, journal: Journal, *, same_tree: bool) -> None:
-    """Forget an intent of which nothing is applied: all that apply can have left is an old file without its name (A1).
+    """Forget an intent of which nothing is applied: what apply can have left is an old file without its name (A1),
+    or somebody's directory under the name of a deleted file.
 
     Directories are left alone: T.committed is durable before the first of them is touched.
     """
@@ -263,6 +264,7 @@ def abandon(home: Home, journal: Journal, *, same_tree: bool) -> None:
     lost = [op for op in journal.ops if evidence.lost_its_name(op, evidence.target(op)) and evidence.has_parent(op)]
     for op in lost:
         home.fs.rename(home.private_fd, evidence.old_name(op), *home.tree.at(op.path))
+    lost += [op for op in journal.ops if _give_back(home, evidence, op)]
     if journal.durability == "full":
         sync_directories(home, {paths.split(op.path)[0] for op in lost})
     retire(home, journal, "intent")
@@ -481,6 +483,8 @@ def apply(
 
 def _apply_delete(home: Home, evidence: Evidence, op: Operation, skip: frozenset[int], force: frozenset[int]) -> None:
     target = evidence.target(op)
+    if target is None and _give_back(home, evidence, op):
+        target = evidence.target(op)
     if not evidence.is_to_go(op, target):
         return  # what is there now came later and is somebody else's
     assert target is not None
@@ -491,8 +495,19 @@ def _apply_delete(home: Home, evidence: Evidence, op: Operation, skip: frozenset
         return
     elif op.number in force or evidence.is_old(op, target):
         home.fs.rename(at, name, home.private_fd, evidence.token_name(op))
+        if evidence.took_a_directory(op):
+            _give_back(home, evidence, op)
+            raise _foreign(evidence, op, target)
     else:
         raise _foreign(evidence, op, target)
+
+
+def _give_back(home: Home, evidence: Evidence, op: Operation) -> bool:
+    """Take back the rename of a delete that moved a directory, which somebody had put there after the look."""
+    if not evidence.took_a_directory(op) or evidence.target(op) is not None or not evidence.has_parent(op):
+        return False
+    home.fs.rename(home.private_fd, evidence.token_name(op), *home.tree.at(op.path))
+    return True
 
 
 def _apply_directory(home: Home, evidence: Evidence, op: Operation, skip: frozenset[int]) -> None:
@@ -621,6 +636,7 @@ def _undo_write(home: Home, evidence: Evidence, op: Operation) -> bool:
 
 
 def _undo_delete(home: Home, evidence: Evidence, op: Operation) -> None:
+    _give_back(home, evidence, op)
     if evidence.target(op) is None and evidence.deleted(op) is not None:
         home.fs.rename(home.private_fd, evidence.token_name(op), *home.tree.at(op.path))
 
