@@ -102,7 +102,7 @@ def _ceph(folder: Path) -> Iterator[Any]:
         run("ceph-mon", "--mkfs", "-i", "a", "--monmap", str(folder / "monmap"))
         serve("ceph-mon", "-i", "a")
         osd = str(uuid.uuid4())
-        run("ceph", "osd", "new", osd)
+        patiently(lambda: run("ceph", "osd", "new", osd))  # the monitor may not answer yet
         run("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", osd)
         serve("ceph-osd", "-i", "0")
         server = serve("radosgw", "-n", "client.rgw")
@@ -210,6 +210,19 @@ def started(
     finally:
         process.kill()
         process.wait()
+
+
+def patiently(act: Callable[[], object]) -> None:
+    """Again until it succeeds, or for too long."""
+    until = time.monotonic() + READY_IN
+    while True:
+        try:
+            act()
+            return
+        except subprocess.SubprocessError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
 
 
 def free_port() -> int:
