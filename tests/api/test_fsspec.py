@@ -293,7 +293,7 @@ def test_a_call_is_one_commit(fs: TxFilesFileSystem, root: Path, at: Any, tmp_pa
     source = tmp_path / "source"
     (source / "x/y").mkdir(parents=True)
     for name in ("1", "x/2", "x/y/3"):
-        (source / name).write_text(name)
+        (source / name).write_text(name, encoding="utf-8")
     calls: list[Callable[[], object]] = [
         lambda: fs.pipe({at("p1"): b"1", at("p2"): b"2"}),
         lambda: fs.put(str(source), at("put"), recursive=True),
@@ -314,8 +314,8 @@ def test_a_call_is_one_commit(fs: TxFilesFileSystem, root: Path, at: Any, tmp_pa
 def test_a_call_is_all_or_nothing(fs: TxFilesFileSystem, root: Path, at: Any, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    (source / "1").write_text("1")
-    (source / "sub").write_text("where a directory is")
+    (source / "1").write_text("1", encoding="utf-8")
+    (source / "sub").write_text("where a directory is", encoding="utf-8")
     calls: list[Callable[[], object]] = [
         lambda: fs.pipe({at("c"): b"1", at("sub"): b"2"}),
         lambda: fs.put([str(source / "1"), str(source / "sub")], [at("1"), at("sub")]),
@@ -609,9 +609,39 @@ def test_the_root_of_a_url(root: Path, tmp_path: Path) -> None:
     (root / "x").unlink()
 
 
+def test_without_a_root_each_call_finds_its_own(root: Path, tmp_path: Path, watch: Callable[[Path], Path]) -> None:
+    fs = fsspec.filesystem("txfiles", durability="process")
+    other = watch(tmp_path / "other")
+    (root / "sub").mkdir()
+    other.mkdir()
+    fs.pipe({f"{root}/a": b"1", f"{root}/sub/b": b"2"})
+    fs.copy(f"{root}/a", f"{other}/a")
+    fs.copy(f"{root}/sub", str(other), recursive=True)
+    fs.put(str(root / "a"), f"{other}/put")
+    assert fs.cat(f"{other}/sub/b") == b"2"
+    assert fs.ls(str(other), detail=False) == [f"{other}/a", f"{other}/put", f"{other}/sub"]
+    fs.mv(f"{other}/put", f"{root}/moved")
+    fs.mv(path1=f"{root}/moved", path2=f"{root}/sub/moved")
+    assert tree(root) == {"a": b"1", "sub": None, "sub/b": b"2", "sub/moved": b"1"}
+    assert tree(other) == {"a": b"1", "sub": None, "sub/b": b"2"}
+    assert {path.name for path in (root / "sub").iterdir()} == {"b", "moved"}, "no root below a root"
+    assert pickle.loads(pickle.dumps(fs)).cat(f"{root}/a") == b"1"
+
+
+def test_without_a_root_nothing_of_several_roots_is_half_done(root: Path, tmp_path: Path) -> None:
+    fs = fsspec.filesystem("txfiles")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(InvalidPathError, match="other/b"):
+        fs.pipe({f"{root}/a": b"1", f"{tmp_path}/other/b": b"2"})
+    assert tree(root) == {}
+    assert not list((tmp_path / "other").iterdir())
+    with pytest.raises(ValueError, match="of which directory"), fs.transaction:
+        pass
+    with pytest.raises(ValueError, match=r"root='s3://"):
+        fs.exists("s3://bucket/a")
+
+
 def test_what_root(root: Path) -> None:
-    with pytest.raises(ValueError, match="which directory"):
-        fsspec.filesystem("txfiles")
     with pytest.raises(ValueError, match="absolute"):
         fsspec.filesystem("txfiles", root="data")
     with pytest.raises(ValueError, match="durability"):

@@ -8,7 +8,6 @@ import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import pytest
@@ -16,6 +15,7 @@ from fsspec.asyn import get_loop
 from fsspec.generic import rsync
 
 from tests.support.boundary import tree
+from txfiles import FileTransaction
 from txfiles.integrations.fsspec import TxFilesFileSystem
 
 get_loop()  # the thread of fsspec's own, which lasts
@@ -131,21 +131,50 @@ def test_p01_an_open_reader_is_pickled(root: Path, size: int) -> None:
             assert copy.read(2) == file.read(2) == b"\3\4"
 
 
-@pytest.mark.parametrize("way", ["there", "here"])
-def test_p01_rsync(root: Path, tmp_path: Path, way: str) -> None:
-    def filled(path: Path) -> Path:
-        (path / "sub").mkdir(parents=True, exist_ok=True)
-        (path / "a").write_bytes(b"1")
-        (path / "sub/b").write_bytes(b"2")
-        return path
+def _filled(path: Path) -> Path:
+    (path / "sub").mkdir(parents=True, exist_ok=True)
+    (path / "a").write_bytes(b"1")
+    (path / "sub/b").write_bytes(b"2")
+    return path
 
-    fsspec.filesystem("txfiles", root=root)
+
+FILLED = {"a": b"1", "sub": None, "sub/b": b"2"}
+
+
+@pytest.mark.parametrize("method", ["default", "current", "options"])
+@pytest.mark.parametrize("way", ["there", "here"])
+def test_p01_rsync(root: Path, tmp_path: Path, way: str, method: str) -> None:
+    if method == "current":
+        fsspec.filesystem("txfiles", root=root)
     ours, theirs = f"txfiles://{root}", f"file://{tmp_path / 'other'}"
-    options: dict[str, Any] = {"inst_kwargs": {"default_method": "current"}}
+    options = {"inst_kwargs": {"default_method": method}} if method != "default" else {}
     if way == "there":
-        filled(root)
+        _filled(root)
         rsync(ours, theirs, **options)
     else:
-        filled(tmp_path / "other")
+        _filled(tmp_path / "other")
         rsync(theirs, ours, **options)
-    assert tree(root) == tree(tmp_path / "other") == {"a": b"1", "sub": None, "sub/b": b"2"}
+    assert tree(root) == tree(tmp_path / "other") == FILLED
+
+
+def test_p01_rsync_between_roots_and_again(root: Path, watch: Callable[[Path], Path], tmp_path: Path) -> None:
+    other = watch(tmp_path / "other")
+    _filled(root)
+    with FileTransaction(root) as tx:
+        tx.write("sub/c", b"3")
+    assert len(rsync(f"txfiles://{root}", f"txfiles://{other}")) == 3
+    assert tree(other) == tree(root)
+    (root / "a").write_bytes(b"other")
+    (other / "sub/more").write_bytes(b"x")
+    assert len(rsync(f"txfiles://{root}", f"txfiles://{other}", delete_missing=True)) == 1
+    assert tree(other) == tree(root)
+
+
+def test_p01_rsync_in_a_block_is_part_of_it(root: Path, tmp_path: Path) -> None:
+    fs = fsspec.filesystem("txfiles", root=root)
+    _filled(tmp_path / "other")
+    with fs.transaction:
+        rsync(f"file://{tmp_path / 'other'}", f"txfiles://{root}")
+        assert fs.cat(f"{root}/sub/b") == b"2"
+        assert not (root / "sub").exists()
+    assert tree(root) == FILLED

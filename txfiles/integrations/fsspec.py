@@ -132,7 +132,8 @@ class TxFilesFileSystem(AbstractFileSystem):
 
     Args:
         root: the absolute path of the directory, or a URL of object storage. Without it a path is in the nearest
-            directory above that is a root already, or else in the directory that it names, or that of its file.
+            directory above that is a root already, or else in the directory that it names, or that of its file; an
+            instance without a root, and not of a URL, finds that anew for each call and has no `transaction`.
         durability, timeout, create: those of `FileTransaction`.
         url_root: what fsspec takes from a URL, for where there is no `root`.
 
@@ -145,6 +146,13 @@ class TxFilesFileSystem(AbstractFileSystem):
     _extra_tokenize_attributes = ("_running_blocks",)  # what is made in a block is not what was made before it
     _running_blocks: frozenset[int] = frozenset()
 
+    def __new__(cls, root: Any = None, *, url_root: str | None = None, **options: Any) -> Any:
+        if cls is TxFilesFileSystem and root is None and url_root is None:
+            from txfiles.integrations._anywhere import Anywhere
+
+            return super().__new__(Anywhere)
+        return super().__new__(cls)
+
     def __init__(
         self,
         root: Any = None,
@@ -156,9 +164,7 @@ class TxFilesFileSystem(AbstractFileSystem):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        chosen = url_root if root is None else stringify_path(root)
-        if chosen is None:
-            raise ValueError("which directory? root='/...' names it")
+        chosen: Any = url_root if root is None else stringify_path(root)
         if not is_far(chosen) and not Path(chosen).is_absolute():
             raise ValueError(f"the root must be an absolute path, not {chosen!r}: instances outlive a chdir")
         self.root: str = self._strip_protocol(chosen)
@@ -184,11 +190,14 @@ class TxFilesFileSystem(AbstractFileSystem):
         if is_far(stripped):
             return {}  # the URL does not tell where the root ends
         here = Path(stripped)
+        return {"url_root": cls._root_above(stripped) or str(here if here.is_dir() else here.parent)}
+
+    @staticmethod
+    def _root_above(path: str) -> str | None:
+        """The nearest directory, `path` itself or above, that is a root already."""
         private = paths.decode(layout.PRIVATE)
-        for above in (here, *here.parents):
-            if (above / private).is_dir():
-                return {"url_root": str(above)}
-        return {"url_root": str(here if here.is_dir() else here.parent)}
+        here = Path(path)
+        return next((str(above) for above in (here, *here.parents) if (above / private).is_dir()), None)
 
     # -- transactions -------------------------------------------------------------------------------------------
 
