@@ -116,7 +116,9 @@ def model_objects(options: argparse.Namespace) -> int:
 
 def draw(options: argparse.Namespace) -> int:
     environment, found = report.read_json(options.results)
-    options.picture.write_text(plot.draw(environment, [r for r in found if r.case in options.cases.split(";")]))
+    options.picture.write_text(
+        plot.draw(environment, [r for r in found if r.case in options.cases.split(";")]), encoding="utf-8"
+    )
     return 0
 
 

@@ -69,7 +69,9 @@ def _worker(tree: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
     # The working directory comes first where modules are looked for.
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     pipe = subprocess.PIPE
-    with subprocess.Popen(argv, cwd=tree, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
+    with subprocess.Popen(
+        argv, cwd=tree, env=environment, stdin=pipe, stdout=pipe, text=True, encoding="utf-8"
+    ) as process:
         yield process
         assert process.stdin is not None
         process.stdin.close()

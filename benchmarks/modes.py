@@ -220,7 +220,7 @@ def importing(base: Path, *, rounds: int) -> Result:
 
         def work() -> float:
             argv = [sys.executable, "-c", code]
-            done = subprocess.run(argv, check=True, capture_output=True, text=True, env=environment)
+            done = subprocess.run(argv, check=True, capture_output=True, text=True, env=environment, encoding="utf-8")
             return float(done.stdout)
 
         return work

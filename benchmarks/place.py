@@ -99,10 +99,10 @@ def _device(name: str) -> str:
     if not device.exists():
         return name
     backing = device / "loop" / "backing_file"
-    cache = (device / "queue" / "write_cache").read_text().strip()
+    cache = (device / "queue" / "write_cache").read_text(encoding="utf-8").strip()
     if not backing.exists():
         return f"{Path(name).name}, {cache}"
-    direct = "with" if (device / "loop" / "dio").read_text().strip() == "1" else "without"
+    direct = "with" if (device / "loop" / "dio").read_text(encoding="utf-8").strip() == "1" else "without"
     return f"loop device {direct} direct I/O, {cache}"
 
 
@@ -111,7 +111,7 @@ def _revision() -> str:
 
     argv = ["git", "-C", str(Path(txfiles.__file__).parent), "describe", "--always", "--dirty"]
     with suppress(OSError):
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, encoding="utf-8")
         if done.returncode == 0:
             return done.stdout.strip()
     return "unknown"
@@ -128,7 +128,12 @@ def _own_namespace() -> None:
 def _run(*argv: str | Path) -> str:
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     done = subprocess.run(
-        [str(word) for word in argv], capture_output=True, text=True, check=False, env={**os.environ, "PATH": path}
+        [str(word) for word in argv],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": path},
+        encoding="utf-8",
     )
     if done.returncode != 0:
         raise OSError(f"{' '.join(map(str, argv))}: {done.stderr or done.stdout}")

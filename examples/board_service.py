@@ -111,7 +111,7 @@ def application() -> FastAPI:
             "cards": [{"key": key, **card.model_dump()} for key, card in cards.items()],
             "tally": tally.model_dump(),
             "agrees": all(columns[column] == getattr(tally, column) for column in COLUMNS),
-            "log": (place / "service.log").read_text().splitlines()[-12:],
+            "log": (place / "service.log").read_text(encoding="utf-8").splitlines()[-12:],
         }
 
     @app.get("/board")

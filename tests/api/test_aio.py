@@ -157,9 +157,9 @@ STEPS: dict[str, Callable[[Any], Any]] = {
 
 def fresh(path: Path) -> Path:
     (path / "d").mkdir(parents=True)
-    (path / "a").write_text("{1")
+    (path / "a").write_text("{1", encoding="utf-8")
     os.utime(path / "a", ns=(1, 1))
-    (path / "d/x.json").write_text('{"x": 1}')
+    (path / "d/x.json").write_text('{"x": 1}', encoding="utf-8")
     return path
 
 
@@ -494,14 +494,16 @@ def test_it_survives_kills_and_power_losses_like_any_save() -> None:
             await tx.write_json("count.json", len(numbers))
 
     def setup(root: Path) -> None:
-        (root / "numbers.json").write_text("[0]")
-        (root / "count.json").write_text("1")
+        (root / "numbers.json").write_text("[0]", encoding="utf-8")
+        (root / "count.json").write_text("1", encoding="utf-8")
 
     def save(root: Path) -> None:
         asyncio.run(change(root))
 
     def check(root: Path) -> None:
-        assert len(json.loads((root / "numbers.json").read_text())) == int((root / "count.json").read_text())
+        assert len(json.loads((root / "numbers.json").read_text(encoding="utf-8"))) == int(
+            (root / "count.json").read_text(encoding="utf-8")
+        )
 
     assert survives_power_loss(save, check, setup=setup, caps=(8,)).states > 100
     assert survives_kills(save, check, setup=setup) > 10
@@ -579,7 +581,7 @@ def test_no_file_call_in_the_thread_of_the_loop(root: Path, monkeypatch: pytest.
             return call(self, *args)
 
         monkeypatch.setattr(lock.RootLock, name, noted)
-    (root / "a").write_text("1")
+    (root / "a").write_text("1", encoding="utf-8")
     (root / "d").mkdir()
     seen.clear()
     with system.use(Watching()):

@@ -461,7 +461,7 @@ def test_a_file_whose_opening_was_cancelled_is_not_open(memory: Path) -> None:
 
     with system.use(gate.fs):
         asyncio.run(main())
-    assert (memory / "a").read_text() == "new"
+    assert (memory / "a").read_text(encoding="utf-8") == "new"
 
 
 @pytest.mark.parametrize("holder", ["task", "thread", "process", "prepared"])

@@ -250,7 +250,7 @@ def test_what_other_tasks_change_meanwhile(root: Path) -> None:
             await asyncio.gather(*calls, meddle())
 
     asyncio.run(main())
-    assert (root / "j").read_text() == f'{{"a":[{",".join(map(str, range(100)))}]}}\n'
+    assert (root / "j").read_text(encoding="utf-8") == f'{{"a":[{",".join(map(str, range(100)))}]}}\n'
     assert set((root / "b").read_bytes()) == set((root / "v").read_bytes()) == {ord("x")}
 
 
@@ -274,8 +274,8 @@ def test_several_roots_at_once(tmp_path: Path, watch: Callable[[Path], Path]) ->
                 await one_root.write("b", await other.read("a"))
 
     asyncio.run(main())
-    assert [(root / "a").read_text() for root in roots] == ["1"] * 5
-    assert (roots[0] / "b").read_text() == "1"
+    assert [(root / "a").read_text(encoding="utf-8") for root in roots] == ["1"] * 5
+    assert (roots[0] / "b").read_text(encoding="utf-8") == "1"
 
 
 def test_several_event_loops_and_plain_threads(store: FileStore) -> None:
@@ -327,7 +327,7 @@ def test_a_transaction_that_goes_from_loop_to_loop(root: Path) -> None:
     asyncio.run(tx.write("a", "1"))
     assert asyncio.run(tx.read("a")) == b"1"
     asyncio.run(tx.commit())
-    assert (root / "a").read_text() == "1"
+    assert (root / "a").read_text(encoding="utf-8") == "1"
 
 
 # -- cancelled at random --------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def test_update_commits_and_returns_the_value(store: FileStore, root: Path) -> N
         return "value"
 
     assert asyncio.run(store.async_update(change)) == "value"
-    assert (root / "a").read_text() == "2"
+    assert (root / "a").read_text(encoding="utf-8") == "2"
 
 
 @pytest.mark.parametrize("retries", [0, 3])
@@ -143,7 +143,7 @@ def test_optimistic(store: FileStore, root: Path, tmp_path: Path) -> None:
                 store.async_transaction(base=other)
 
     asyncio.run(main())
-    assert (root / "copy").read_text() == '{"a": 1}'
+    assert (root / "copy").read_text(encoding="utf-8") == '{"a": 1}'
 
 
 def test_snapshots_make_no_file_call_in_the_loop(store: FileStore) -> None:

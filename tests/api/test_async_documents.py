@@ -148,7 +148,7 @@ def test_a_cancelled_edit_changes_nothing_and_frees_the_lock(root: Path, docs: A
         await docs.save(state={"turn": 10})
 
     asyncio.run(main())
-    assert json.loads((root / "state.json").read_text()) == {"turn": 10}
+    assert json.loads((root / "state.json").read_text(encoding="utf-8")) == {"turn": 10}
 
 
 def test_what_is_saved_is_the_value_at_the_call(root: Path, docs: AsyncDocuments) -> None:
@@ -167,8 +167,8 @@ def test_a_damaged_one_is_set_aside_and_a_newer_one_is_not(root: Path) -> None:
     docs = AsyncDocuments(root, {"a": 1, "b": Document({}, version=1), "c/*": Document(codec=Json(), file="c/*")})
     (root / "c").mkdir()
     for name in ("a.json", "a.json.damaged-1", "c/x"):
-        (root / name).write_text("{")
-    (root / "b.json").write_text('{"version": 2}')
+        (root / name).write_text("{", encoding="utf-8")
+    (root / "b.json").write_text('{"version": 2}', encoding="utf-8")
 
     async def main() -> None:
         with pytest.raises(DocumentVersionError):

@@ -116,7 +116,7 @@ def test_saves_are_drawn(tmp_path: Path) -> None:
     }
     environment = dict.fromkeys(("file system", "device", "kernel", "machine"), "<x>")
     found, picture = tmp_path / "found.json", tmp_path / "picture.svg"
-    found.write_text(json.dumps({"environment": environment, "results": [result]}))
+    found.write_text(json.dumps({"environment": environment, "results": [result]}), encoding="utf-8")
     assert main(["plot", str(found), str(picture)]) == 0
     drawn = ElementTree.parse(picture).getroot()
     texts = [element.text for element in drawn.iter() if element.tag.endswith("text")]
@@ -134,7 +134,7 @@ def test_verdicts_say_what_is_met(tmp_path: Path, capsys: pytest.CaptureFixture[
     }
     result = {"mode": "save", "case": "4 x 2000 B, rewritten", "reference": "txfiles", "seconds": seconds, "facts": {}}
     found = tmp_path / "found.json"
-    found.write_text(json.dumps({"environment": {"machine": "x"}, "results": [result]}))
+    found.write_text(json.dumps({"environment": {"machine": "x"}, "results": [result]}), encoding="utf-8")
     assert main(["judge", str(found)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if "at most" in line]
     assert [" ".join(line[line.index("most") + 2 :]) for line in lines] == ["met", "NOT MET", "met", "met"]

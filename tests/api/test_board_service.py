@@ -33,7 +33,7 @@ def served(place: Path, *options: str, patience: float = 60, ends_with: int = 0)
     settings |= {"PYTHONWARNINGS": "error", "PYTHONWARNDEFAULTENCODING": ""}  # which its server does not keep to
     env = {**os.environ, **settings, "PYTHONPATH": str(CHECKOUT)}
     argv = [sys.executable, str(PROGRAM), str(place), "--port", "0", *options]
-    with subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True, encoding="utf-8") as process:
         assert process.stderr is not None
         told = ""
         try:
@@ -95,7 +95,7 @@ def test_cards_are_made_moved_and_removed(tmp_path: Path, url: str) -> None:
     assert [(card["title"], card["column"]) for card in found["cards"]] == [("Sweep", "doing")]
     assert found["tally"] == {"todo": 0, "doing": 1, "done": 0, "commits": 2}
     assert found["agrees"]
-    card = json.loads((tmp_path / f"board/cards/{key}.json").read_text())
+    card = json.loads((tmp_path / f"board/cards/{key}.json").read_text(encoding="utf-8"))
     assert (card["title"], card["column"]) == ("Sweep", "doing")
     ask("DELETE", f"{url}/cards/{key}").raise_for_status()
     assert board(url)["cards"] == []
@@ -150,7 +150,7 @@ def test_killed_workers_leave_a_whole_board_and_others_take_over(tmp_path: Path)
             found = board(url)
             assert found["agrees"]
             assert sorted(card["title"] for card in found["cards"]) == sorted(f"Card {n}" for n in range(12))
-        log = (tmp_path / "service.log").read_text()
+        log = (tmp_path / "service.log").read_text(encoding="utf-8")
         assert log.count("is going to be killed") == 6
         assert ask("POST", f"{url}/cards", json={"title": "Card 12"}).status_code == 201
     place = tmp_path / "board"
@@ -167,7 +167,7 @@ def test_a_start_recovers_what_the_last_run_left(tmp_path: Path) -> None:
             for number in range(2):
                 ask("POST", f"{url}/cards", json={"title": f"Card {run}.{number}"}).raise_for_status()
             killed(url)
-    log = (tmp_path / "service.log").read_text()
+    log = (tmp_path / "service.log").read_text(encoding="utf-8")
     assert log.count("started, ") == 6
     assert re.search(r"started, finished \d+ commits, undid \d+, cleared \d+ files", log)
     loaded = Documents(tmp_path / "board", {"cards": Document(file="cards/*.json")}).load()

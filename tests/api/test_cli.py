@@ -28,8 +28,8 @@ class _Stop(BaseException):
 
 def _leave_half_done(root: Path) -> None:
     """A commit of a and b that stops after a was renamed, as a killed process leaves it."""
-    (root / "a").write_text("old a")
-    (root / "b").write_text("old b")
+    (root / "a").write_text("old a", encoding="utf-8")
+    (root / "b").write_text("old b", encoding="utf-8")
     renames = 0
 
     def plan(_: int, name: str) -> None:
@@ -69,14 +69,14 @@ def test_put_reads_stdin_once(root: Path, tmp_path: Path) -> None:
 
 
 def test_put_of_a_missing_file_changes_nothing(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "there").write_text("new")
-    (root / "a").write_text("old")
+    (tmp_path / "there").write_text("new", encoding="utf-8")
+    (root / "a").write_text("old", encoding="utf-8")
     code, found = _json(capsys, "put", str(root), f"a={tmp_path}/there", f"b={tmp_path}/missing")
     assert code == 1
     assert found["error"]["type"] == "FileNotFoundError"
     assert found["error"]["outcome"] == "before"
     assert found["error"]["path"] == f"{tmp_path}/missing"
-    assert (root / "a").read_text() == "old"
+    assert (root / "a").read_text(encoding="utf-8") == "old"
 
 
 @pytest.mark.parametrize("words", [[], ["put"], ["put", "dir", "a"], ["nonsense"], ["recover", "x", "--timeout", "-1"]])
@@ -96,11 +96,11 @@ def test_a_crash_is_seen_verified_and_recovered(root: Path, capsys: pytest.Captu
     assert (code, found["sound"]) == (3, True)
     assert main(["recover", str(root), "--dry-run"]) == 3
     assert "would recover" in capsys.readouterr().out
-    assert (root / "b").read_text() == "old b"
+    assert (root / "b").read_text(encoding="utf-8") == "old b"
     code, found = _json(capsys, "recover", str(root))
     assert code == 0
     assert found["rolled_forward"][0]["paths"] == ["a", "b"]
-    assert ((root / "a").read_text(), (root / "b").read_text()) == ("new a", "new b")
+    assert ((root / "a").read_text(encoding="utf-8"), (root / "b").read_text(encoding="utf-8")) == ("new a", "new b")
     assert main(["status", str(root)]) == 0
     assert main(["verify", str(root)]) == 0
 
@@ -115,13 +115,13 @@ def test_a_crash_is_seen_verified_and_recovered(root: Path, capsys: pytest.Captu
 )
 def test_a_conflict_needs_a_decision(root: Path, capsys: pytest.CaptureFixture[str], flag: str, a: str, b: str) -> None:
     _leave_half_done(root)
-    (root / "b").write_text("theirs")
+    (root / "b").write_text("theirs", encoding="utf-8")
     code, found = _json(capsys, "recover", str(root))
     assert code == 3
     assert found["error"]["type"] == "RecoveryConflictError"
     assert found["error"]["path"] == "b"
     assert main(["recover", str(root), flag]) == 0
-    assert ((root / "a").read_text(), (root / "b").read_text()) == (a, b)
+    assert ((root / "a").read_text(encoding="utf-8"), (root / "b").read_text(encoding="utf-8")) == (a, b)
 
 
 def test_a_directory_that_is_no_root_is_not_called_healthy(
@@ -163,7 +163,7 @@ def test_verify_finds_damage(root: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_verify_finds_what_needs_a_decision(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _leave_half_done(root)
-    (root / "b").write_text("somebody else's")
+    (root / "b").write_text("somebody else's", encoding="utf-8")
     code, found = _json(capsys, "verify", str(root))
     assert (code, found["sound"], found["damaged"]) == (3, False, [])
     assert ["'b'" in text for text in found["conflicts"]] == [True]
@@ -182,7 +182,7 @@ def test_a_held_lock_is_exit_code_4(root: Path, tmp_path: Path, capsys: pytest.C
 
 
 def test_ctrl_c_leaves_nothing(root: Path) -> None:
-    (root / "a").write_text("old")
+    (root / "a").write_text("old", encoding="utf-8")
     child = subprocess.Popen(
         [sys.executable, "-m", "txfiles", "put", root, "a=-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -195,7 +195,7 @@ def test_ctrl_c_leaves_nothing(root: Path) -> None:
     _, said = child.communicate()
     assert child.returncode == 130
     assert b"nothing was left half done" in said
-    assert (root / "a").read_text() == "old"
+    assert (root / "a").read_text(encoding="utf-8") == "old"
 
 
 @pytest.mark.parametrize("where", ["/dev/full", "a closed pipe"])
@@ -230,7 +230,7 @@ def test_what_is_wrong_with_the_words(root: Path, capsys: pytest.CaptureFixture[
 
 def test_decide_ends_what_was_prepared(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for how, content in (("--commit", "new"), ("--rollback", "old")):
-        (root / "a").write_text("old")
+        (root / "a").write_text("old", encoding="utf-8")
         with FileTransaction(root) as tx:
             tx.write("a", "new")
             prepared = tx.prepare()
@@ -240,22 +240,22 @@ def test_decide_ends_what_was_prepared(root: Path, capsys: pytest.CaptureFixture
         assert f"waiting   {prepared}: a" in capsys.readouterr().out
         code, found = _json(capsys, "decide", str(root), prepared, how)
         assert (code, found["transaction_id"]) == (0, prepared)
-        assert (root / "a").read_text() == content
+        assert (root / "a").read_text(encoding="utf-8") == content
     assert main(["decide", str(root), prepared, "--commit"]) == 1
     assert "no transaction" in capsys.readouterr().err
 
 
 def test_decide_with_a_conflict(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (root / "a").write_text("old")
+    (root / "a").write_text("old", encoding="utf-8")
     with FileTransaction(root) as tx:
         tx.write("a", "new")
         tx.write("b", "new")
         prepared = tx.prepare()
-    (root / "a").write_text("theirs")
+    (root / "a").write_text("theirs", encoding="utf-8")
     assert main(["decide", str(root), prepared, "--commit"]) == 3
     assert "'a'" in capsys.readouterr().err
     assert main(["decide", str(root), prepared, "--commit", "--keep-theirs"]) == 0
-    assert ((root / "a").read_text(), (root / "b").read_text()) == ("theirs", "new")
+    assert ((root / "a").read_text(encoding="utf-8"), (root / "b").read_text(encoding="utf-8")) == ("theirs", "new")
 
 
 def _commands() -> list[str]:
@@ -272,4 +272,4 @@ def test_every_command_has_help_with_exit_codes(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("command", _commands())
 def test_every_command_is_documented(command: str) -> None:
-    assert f"\ntxfiles {command} " in (CHECKOUT / "README.md").read_text()
+    assert f"\ntxfiles {command} " in (CHECKOUT / "README.md").read_text(encoding="utf-8")

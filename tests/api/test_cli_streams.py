@@ -48,7 +48,7 @@ def _commands(tmp_path: Path) -> dict[str, tuple[list[str], int]]:
     """Every command, with what it is to return."""
     root, source, stale = tmp_path / "made", tmp_path / "source", tmp_path / "stale"
     source.mkdir()
-    (source / "f").write_text("new")
+    (source / "f").write_text("new", encoding="utf-8")
     with FileTransaction(root, create=True) as tx:
         tx.write("old", "old")
     with FileTransaction(stale, create=True) as tx:
@@ -86,16 +86,16 @@ def test_every_command_ends_with_the_exit_code_of_what_it_did(
         assert done.returncode == code, (name, said)
         assert "Traceback" not in said
         assert "Exception ignored" not in said
-    assert (tmp_path / "made/f").read_text() == "new"
-    assert (tmp_path / "stale/f").read_text() == "new"
+    assert (tmp_path / "made/f").read_text(encoding="utf-8") == "new"
+    assert (tmp_path / "stale/f").read_text(encoding="utf-8") == "new"
 
 
 def test_a_closed_standard_input_is_not_an_empty_one(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("old")
+    (tmp_path / "a").write_text("old", encoding="utf-8")
     done = _run(["put", str(tmp_path), "a=-"], (0,), "closed")
     assert done.returncode == 1
     assert b"the standard input is closed" in done.stderr
-    assert (tmp_path / "a").read_text() == "old"
+    assert (tmp_path / "a").read_text(encoding="utf-8") == "old"
 
 
 def test_an_error_that_the_output_does_not_take_is_told_as_text(tmp_path: Path) -> None:
@@ -108,17 +108,17 @@ def test_an_error_that_the_output_does_not_take_is_told_as_text(tmp_path: Path) 
 
 def test_put_takes_names_with_an_equals_sign(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("b=c").write_text("one")
+    Path("b=c").write_text("one", encoding="utf-8")
     assert main(["put", str(root), "a=b=c"]) == 0
-    assert (root / "a").read_text() == "one"
-    Path("c").write_text("two")
+    assert (root / "a").read_text(encoding="utf-8") == "one"
+    Path("c").write_text("two", encoding="utf-8")
     with pytest.raises(SystemExit) as caught:
         main(["put", str(root), "a=b=c"])
     assert caught.value.code == 2, "two readings have a file"
     with pytest.raises(SystemExit):
         main(["put", str(root), "a=b=d"])
     assert main(["put", str(root), "--file", "a=b", "c", "--file", "x", "b=c", "y=c"]) == 0
-    assert {path.name: path.read_text() for path in root.iterdir() if path.is_file()} == {
+    assert {path.name: path.read_text(encoding="utf-8") for path in root.iterdir() if path.is_file()} == {
         "a": "one",
         "a=b": "two",
         "x": "one",
@@ -128,13 +128,13 @@ def test_put_takes_names_with_an_equals_sign(root: Path, tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("where", ["list", "-"])
 def test_put_takes_a_list_with_nuls(root: Path, tmp_path: Path, where: str) -> None:
-    (tmp_path / "f=\n").write_text("one")
+    (tmp_path / "f=\n").write_text("one", encoding="utf-8")
     words = b"a=\n\0%s/f=\n\0sub/b\0%s\0" % (os.fsencode(tmp_path), os.fsencode(__file__))
     (tmp_path / "list").write_bytes(words)
     command = [sys.executable, "-m", "txfiles", "put", str(root), "--files-from", where]
     subprocess.run(command, cwd=tmp_path, input=words, check=True)
-    assert (root / "a=\n").read_text() == "one"
-    assert (root / "sub/b").read_text() == Path(__file__).read_text()
+    assert (root / "a=\n").read_text(encoding="utf-8") == "one"
+    assert (root / "sub/b").read_text(encoding="utf-8") == Path(__file__).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("words", [b"a\0b", b"a\0b\0c\0", b"a\0"])

@@ -24,7 +24,7 @@ def outside(root: Path) -> Iterator[Path]:
     """A directory beside the root, in which nothing may happen."""
     path = root.parent / "outside"
     path.mkdir()
-    (path / "a").write_text("not yours")
+    (path / "a").write_text("not yours", encoding="utf-8")
     (path / "d").mkdir()
     before = tree(path)
     yield path
@@ -50,7 +50,7 @@ INSIDE = {
 def test_a_link_is_followed_and_stays(root: Path, how: str) -> None:
     (root / "d/e").mkdir(parents=True)
     for path in ("b", "d/a"):
-        (root / path).write_text("old")
+        (root / path).write_text("old", encoding="utf-8")
     link, text, target = INSIDE[how]
     (root / link).symlink_to(text.format(root=root))
     with FileTransaction(root) as tx:
@@ -63,13 +63,13 @@ def test_a_link_is_followed_and_stays(root: Path, how: str) -> None:
     found = tree(root)
     assert found[target] == b"123"
     assert found[link] == f"-> {text.format(root=root)}"
-    assert (root / link).read_text() == "123"
+    assert (root / link).read_text(encoding="utf-8") == "123"
 
 
 @pytest.mark.parametrize("text", ["d", "{root}/d", "./d/e/..", "other"])
 def test_a_link_to_a_directory_is_one_on_the_way(root: Path, text: str) -> None:
     (root / "d/e").mkdir(parents=True)
-    (root / "d/a").write_text("old")
+    (root / "d/a").write_text("old", encoding="utf-8")
     (root / "other").symlink_to("d")
     (root / "link").symlink_to(text.format(root=root))
     with FileTransaction(root) as tx:
@@ -102,8 +102,8 @@ def test_two_names_of_one_file_are_one_operation(root: Path) -> None:
 def test_links_are_those_of_the_transaction(root: Path) -> None:
     """One that was moved, copied, or replaced leads to where it leads then."""
     (root / "d").mkdir()
-    (root / "a").write_text("a")
-    (root / "d/a").write_text("d/a")
+    (root / "a").write_text("a", encoding="utf-8")
+    (root / "d/a").write_text("d/a", encoding="utf-8")
     (root / "link").symlink_to("a")
     with FileTransaction(root) as tx:
         tx.move("link", "d/link")
@@ -122,7 +122,7 @@ def test_links_are_those_of_the_transaction(root: Path) -> None:
 
 def test_a_link_through_a_directory_that_is_moved(root: Path) -> None:
     (root / "d").mkdir()
-    (root / "d/a").write_text("old")
+    (root / "d/a").write_text("old", encoding="utf-8")
     (root / "link").symlink_to("d/a")
     (root / "later").symlink_to("e/a")
     with FileTransaction(root) as tx:
@@ -146,7 +146,7 @@ def test_a_long_chain_of_links(root: Path) -> None:
         with pytest.raises(OSError, match="too many levels") as caught:
             tx.write("41", "x")
         assert (caught.value.errno, caught.value.filename) == (errno.ELOOP, "41")
-    assert (root / "0").read_text() == (root / "40").read_text() == "x"
+    assert (root / "0").read_text(encoding="utf-8") == (root / "40").read_text(encoding="utf-8") == "x"
 
 
 # -- links that lead out --------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ BELOW: dict[str, Callable[[FileTransaction, str], object]] = {
 @pytest.mark.parametrize("how", OUTSIDE)
 def test_nothing_happens_through_a_link_that_leads_out(root: Path, outside: Path, how: str) -> None:
     (root / "d").mkdir()
-    (root / "b").write_text("b")
+    (root / "b").write_text("b", encoding="utf-8")
     (root / "way").symlink_to("../outside")
     (root / "link").symlink_to(OUTSIDE[how].format(root=root, outside=outside))
     before = tree(root)
@@ -212,7 +212,7 @@ def test_a_link_that_leads_out_is_itself_deleted_moved_and_copied(root: Path, ou
     text = OUTSIDE[how].format(root=root, outside=outside)
     for name in ("d/deleted", "d/moved", "d/replaced"):
         (root / name).symlink_to(text)
-    (root / "b").write_text("b")
+    (root / "b").write_text("b", encoding="utf-8")
     with FileTransaction(root) as tx:
         tx.copy("d", "e")
         tx.delete("d/deleted")
@@ -277,10 +277,10 @@ CHANGES: dict[str, Callable[[FileTransaction], object]] = {
 def test_nothing_is_changed_in_another_mount(root: Path, tmp_path: Path, kind: str, change: str) -> None:
     """A bind mount has the device number of the root, and still nothing can be renamed into it."""
     (tmp_path / "source").mkdir()
-    (root / "b").write_text("b")
+    (root / "b").write_text("b", encoding="utf-8")
     (root / "link").symlink_to("m/a")
     with bind(tmp_path / "source", root / "m") if kind != "tmpfs" else tmpfs(root / "m"):
-        (root / "m/a").write_text("old")
+        (root / "m/a").write_text("old", encoding="utf-8")
         before = tree(root)
         with pytest.raises(UnsupportedFilesystemError) as caught, FileTransaction(root) as tx:
             tx.write("c", "x")
@@ -294,12 +294,12 @@ def test_nothing_is_changed_in_another_mount(root: Path, tmp_path: Path, kind: s
             assert tx.read("m/a") == b"old"
             assert tx.listdir("m") == ["a"]
             tx.copy("m/a", "copied out")
-        assert (root / "copied out").read_text() == "old"
+        assert (root / "copied out").read_text(encoding="utf-8") == "old"
 
 
 @pytest.mark.needs("mount")
 def test_a_file_that_is_a_mount_is_not_replaced(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "source").write_text("source")
+    (tmp_path / "source").write_text("source", encoding="utf-8")
     with bind(tmp_path / "source", root / "a"):
         for change in (lambda tx: tx.write("a", "x"), lambda tx: tx.delete("a"), lambda tx: tx.move("a", "x")):
             with pytest.raises(TxFilesError) as caught, FileTransaction(root) as tx:
@@ -308,7 +308,7 @@ def test_a_file_that_is_a_mount_is_not_replaced(root: Path, tmp_path: Path) -> N
             assert (caught.value.outcome, caught.value.path) == ("before", "a")
             assert tree(root) == {"a": b"source"}
             assert _private(root) == ["format", "lock"]
-    assert (tmp_path / "source").read_text() == "source"
+    assert (tmp_path / "source").read_text(encoding="utf-8") == "source"
 
 
 @pytest.mark.needs("mount")
@@ -350,7 +350,9 @@ def test_a_root_that_is_a_mount_is_a_root(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda path: path.symlink_to("../outside"), lambda path: path.write_text("x")], ids=["link", "file"]
+    "make",
+    [lambda path: path.symlink_to("../outside"), lambda path: path.write_text("x", encoding="utf-8")],
+    ids=["link", "file"],
 )
 def test_a_private_directory_that_is_none_is_refused(root: Path, outside: Path, make: Callable[[Path], object]) -> None:
     make(root / ".txfiles")
@@ -374,4 +376,4 @@ def test_its_files_are_never_links_or_directories(root: Path, outside: Path, nam
     with pytest.raises((OSError, CommitError)) as caught, FileTransaction(root, timeout=0) as tx:
         tx.write("a", "y")
     assert str(root / ".txfiles" / name) in str(caught.value)
-    assert (root / "a").read_text() == "x"
+    assert (root / "a").read_text(encoding="utf-8") == "x"

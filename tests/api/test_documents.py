@@ -111,7 +111,7 @@ def test_defaults_are_nobodys_to_change(root: Path) -> None:
 
 
 def test_edit_writes_only_what_changed(root: Path, docs: JsonDocuments) -> None:
-    (root / "metadata.json").write_text('{"by hand":   [1,2]}')
+    (root / "metadata.json").write_text('{"by hand":   [1,2]}', encoding="utf-8")
     docs.save(state={"turn": 1}, messages=[1])
     before = inodes(root)
     with docs.edit() as d:
@@ -120,7 +120,7 @@ def test_edit_writes_only_what_changed(root: Path, docs: JsonDocuments) -> None:
         d["metadata"] = {"by hand": [1, 2]}
     after = inodes(root)
     assert {name for name in after if before.get(name) != after[name]} == {"state.json"}
-    assert (root / "metadata.json").read_text() == '{"by hand":   [1,2]}'
+    assert (root / "metadata.json").read_text(encoding="utf-8") == '{"by hand":   [1,2]}'
     assert docs.load()["state"] == {"turn": 2}
 
 
@@ -134,11 +134,11 @@ def test_edit_sees_what_python_calls_equal(root: Path, docs: JsonDocuments, old:
 
 
 def test_edit_leaves_numbers_alone_that_cannot_be_written(root: Path, docs: JsonDocuments) -> None:
-    (root / "state.json").write_text(str(1 << 70))
+    (root / "state.json").write_text(str(1 << 70), encoding="utf-8")
     with docs.edit() as d:
         assert d["state"] == 1 << 70
         d["messages"].append("x")
-    assert (root / "state.json").read_text() == str(1 << 70)
+    assert (root / "state.json").read_text(encoding="utf-8") == str(1 << 70)
     assert docs.load()["messages"] == ["x"]
 
 
@@ -164,9 +164,9 @@ def test_the_set_of_documents_is_fixed(docs: JsonDocuments) -> None:
 def test_names(root: Path) -> None:
     docs = JsonDocuments(root, {"a": 1, "b.conf": 2, "dir/c": 3, "self": 4}, durability="process")
     docs.save(**{"a": 10, "b.conf": 20, "dir/c": 30, "self": 40})
-    assert json.loads((root / "a.json").read_text()) == 10
-    assert json.loads((root / "b.conf").read_text()) == 20
-    assert json.loads((root / "dir" / "c.json").read_text()) == 30
+    assert json.loads((root / "a.json").read_text(encoding="utf-8")) == 10
+    assert json.loads((root / "b.conf").read_text(encoding="utf-8")) == 20
+    assert json.loads((root / "dir" / "c.json").read_text(encoding="utf-8")) == 30
     assert docs.load() == {"a": 10, "b.conf": 20, "dir/c": 30, "self": 40}
     with pytest.raises(ValueError, match="one file"):
         JsonDocuments(root, {"a": 1, "a.json": 2})

@@ -94,9 +94,9 @@ def test_json_with_a_hook_options_and_indent(root: Path) -> None:
     value = {"b": Decimal("1.10"), "a": [1]}
     want = json.dumps({"a": [1], "b": "1.10"}, indent=4) + "\n"
     JsonDocuments(root, {"state": {}}, durability="process", **how).save(state=value)
-    assert (root / "state.json").read_text() == want
+    assert (root / "state.json").read_text(encoding="utf-8") == want
     documents(root, {"other": {}}, codec=Json(**how)).save(other=value)
-    assert (root / "other.json").read_text() == want
+    assert (root / "other.json").read_text(encoding="utf-8") == want
     with pytest.raises(ValueError, match="indent"):
         Json(indent=-1)
 

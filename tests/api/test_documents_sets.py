@@ -48,7 +48,10 @@ def test_keys_get_set_and_delete_in_one_commit(root: Path, docs: Documents) -> N
         d[TASKS].update({"3": Task("dust")})
         d["count"] = 3
         assert sorted(d[TASKS].keys()) == ["1", "2", "3"]
-        assert json.loads((root / "count.json").read_text() if (root / "count.json").exists() else "0") == 0
+        assert (
+            json.loads((root / "count.json").read_text(encoding="utf-8") if (root / "count.json").exists() else "0")
+            == 0
+        )
     assert sorted(tree(root)) == ["count.json", "tasks", "tasks/1.json", "tasks/2.json", "tasks/3.json"]
     before = {path.name: path.stat().st_ino for path in (root / "tasks").iterdir()}
     with docs.edit() as d:
@@ -150,7 +153,7 @@ def test_a_document_of_its_own_is_not_of_the_set(root: Path) -> None:
         root, {"index.json": {"n": 0}, "*.json": {}, "dir/*": Document(codec="text")}, durability="process"
     )
     (root / "dir").mkdir()
-    (root / "dir" / "readme").write_text("hello")
+    (root / "dir" / "readme").write_text("hello", encoding="utf-8")
     docs.collection("*.json").set("a", {"x": 1})
     docs.save(**{"index.json": {"n": 1}})
     assert docs.load() == {"index.json": {"n": 1}, "*.json": {"a": {"x": 1}}, "dir/*": {}}
@@ -161,7 +164,7 @@ def test_a_document_of_its_own_is_not_of_the_set(root: Path) -> None:
 def test_a_star_for_a_directory(root: Path) -> None:
     docs = Documents(root, {"users": Document(file="users/*/profile.yaml")}, durability="process")
     docs.collection("users").update({"ann": {"age": 3}, "bob": {"age": 4}})
-    assert (root / "users/ann/profile.yaml").read_text() == "age: 3\n"
+    assert (root / "users/ann/profile.yaml").read_text(encoding="utf-8") == "age: 3\n"
     assert docs.load() == {"users": {"ann": {"age": 3}, "bob": {"age": 4}}}
 
 
@@ -189,7 +192,7 @@ def test_a_set_is_not_saved_or_replaced_as_a_whole(root: Path, docs: Documents) 
 def test_a_damaged_one_is_told_where_it_is_read(root: Path, docs: Documents) -> None:
     tasks = docs.collection(TASKS)
     tasks.update({"1": Task("one"), "2": Task("two")})
-    (root / "tasks/1.json").write_text("{")
+    (root / "tasks/1.json").write_text("{", encoding="utf-8")
     for call in (docs.load, tasks.load, lambda: tasks.get("1")):
         with pytest.raises(DocumentError) as caught:
             call()
@@ -199,7 +202,7 @@ def test_a_damaged_one_is_told_where_it_is_read(root: Path, docs: Documents) -> 
         d[TASKS]["2"].done = True
         with pytest.raises(DocumentError):
             d[TASKS]["1"]
-    assert (root / "tasks/1.json").read_text() == "{"
+    assert (root / "tasks/1.json").read_text(encoding="utf-8") == "{"
     tasks.set("1", Task("new"))
     assert tasks.get("1") == Task("new")
 

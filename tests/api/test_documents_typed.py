@@ -117,13 +117,13 @@ def test_a_value_comes_back_as_it_was(root: Path, book: Any, value: Any, suffix:
 def test_an_error_has_its_place(root: Path, book: Any, value: Any) -> None:
     docs = Documents(root, {"book": book, "many": list[book]}, durability="process")
     bad = {"entries": [{"data": 1}, {"data": "x"}]}
-    (root / "book.json").write_text(json.dumps(bad))
+    (root / "book.json").write_text(json.dumps(bad), encoding="utf-8")
     for call in (docs.load, lambda: docs.edit().__enter__()):
         with pytest.raises(DocumentError, match=r"'book\.json' does not fit: \$\.entries\[1\]\.data: ") as caught:
             call()
         assert (caught.value.path, caught.value.place) == ("book.json", "$.entries[1].data")
     (root / "book.json").unlink()
-    (root / "many.json").write_text(json.dumps([{}, bad]))
+    (root / "many.json").write_text(json.dumps([{}, bad]), encoding="utf-8")
     with pytest.raises(DocumentError) as caught:
         docs.load()
     assert (caught.value.path, caught.value.place) == ("many.json", "$[1].entries[1].data")
@@ -154,17 +154,17 @@ def test_comments_stay_in_a_typed_document(root: Path, suffix: str, comment: str
         names: list[str] = dataclasses.field(default_factory=list)
 
     globals()["Settings"] = Settings
-    (root / f"a.{suffix}").write_text("# all\n" + comment)
+    (root / f"a.{suffix}").write_text("# all\n" + comment, encoding="utf-8")
     docs = Documents(root, {"a": Document(Settings(), type=Settings, codec=suffix)}, durability="process")
     with docs.edit() as d:
         d["a"].names += ["x", "y"]
-    text = (root / f"a.{suffix}").read_text()
+    text = (root / f"a.{suffix}").read_text(encoding="utf-8")
     assert text.startswith("# all\n" + comment)
     assert docs.load()["a"] == Settings(1, ["x", "y"])
     with docs.edit() as d:
         d["a"].names.remove("x")
         d["a"].depth = 2
-    assert (root / f"a.{suffix}").read_text().startswith("# all\n" + comment.replace("1", "2"))
+    assert (root / f"a.{suffix}").read_text(encoding="utf-8").startswith("# all\n" + comment.replace("1", "2"))
     assert docs.load()["a"] == Settings(2, ["y"])
 
 
@@ -225,7 +225,7 @@ GOOD: list[tuple[Any, Any, Any]] = [
 
 @pytest.mark.parametrize(("declared", "plain", "value"), GOOD, ids=str)
 def test_a_type_of_python(root: Path, declared: Any, plain: Any, value: Any) -> None:
-    (root / "d.json").write_text(json.dumps(plain))
+    (root / "d.json").write_text(json.dumps(plain), encoding="utf-8")
     docs = Documents(root, {"d": Document(value, type=declared)}, durability="process")
     loaded = docs.load()["d"]
     assert (loaded, type(loaded)) == (value, type(value))
@@ -259,7 +259,7 @@ BAD: list[tuple[Any, Any, Any, str]] = [
 
 @pytest.mark.parametrize(("declared", "default", "plain", "told"), BAD, ids=str)
 def test_what_does_not_fit(root: Path, declared: Any, default: Any, plain: Any, told: str) -> None:
-    (root / "d.json").write_text(json.dumps(plain))
+    (root / "d.json").write_text(json.dumps(plain), encoding="utf-8")
     with pytest.raises(DocumentError, match=told):
         Documents(root, {"d": Document(default, type=declared)}).load()
 
@@ -298,7 +298,7 @@ def test_no_null_in_toml(root: Path) -> None:
     globals()["Settings"] = Settings
     docs = Documents(root, {"a.toml": Settings()}, durability="process")
     docs.save(**{"a.toml": Settings(None, 3)})
-    assert (root / "a.toml").read_text() == "two = 3\n"
+    assert (root / "a.toml").read_text(encoding="utf-8") == "two = 3\n"
     with pytest.raises(DocumentError, match="no null"):
         docs.save(**{"a.toml": Settings(1, None)})
     assert docs.load()["a.toml"] == Settings(None, 3)
@@ -330,7 +330,9 @@ docs.save(d=Entry(2), e=[Entry(3)])
 assert docs.load() == {"d": Entry(2), "e": [Entry(3)]}
 print({"pydantic", "msgspec", "attr", "attrs", "ruamel", "tomlkit", "tomllib"} & set(sys.modules))
 """
-    done = subprocess.run([sys.executable, "-c", code, root], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, root], capture_output=True, text=True, check=True, encoding="utf-8"
+    )
     assert done.stdout == "set()\n"
 
 
@@ -355,7 +357,7 @@ class Drawing:
     ],
 )
 def test_what_two_places_of_a_file_share_is_changed_in_one(root: Path, name: str, text: str) -> None:
-    (root / name).write_text(text)
+    (root / name).write_text(text, encoding="utf-8")
     docs = Documents(root, {name: Drawing}, durability="process")
     with docs.edit() as d:
         before = dataclasses.replace(d[name].a)
@@ -371,7 +373,7 @@ class Node:
 
 def test_what_is_nested_too_deeply_is_told(root: Path) -> None:
     docs = Documents(root, {"n": Node}, durability="process")
-    (root / "n.json").write_text('{"inner": ' * 900 + "null" + "}" * 900)
+    (root / "n.json").write_text('{"inner": ' * 900 + "null" + "}" * 900, encoding="utf-8")
     with pytest.raises(DocumentError, match=r"'n\.json' does not fit: it is nested too deeply"):
         docs.load()
     circle = Node()

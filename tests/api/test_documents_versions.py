@@ -53,25 +53,25 @@ NEW = {
 
 def old(root: Path) -> None:
     (root / "all").mkdir()
-    (root / "plain.json").write_text('{"Name": "a"}')
-    (root / "typed.toml").write_text('# mine\nversion = 1 # keep\nname = "a"\n')
-    (root / "kept.yaml").write_text("# mine\nschema: 1  # keep\nname: a\n")
-    (root / "all/x.json").write_text('{"version": 1, "name": "a"}')
-    (root / "all/y.json").write_text('{"version": 2, "names": ["b"]}')
+    (root / "plain.json").write_text('{"Name": "a"}', encoding="utf-8")
+    (root / "typed.toml").write_text('# mine\nversion = 1 # keep\nname = "a"\n', encoding="utf-8")
+    (root / "kept.yaml").write_text("# mine\nschema: 1  # keep\nname: a\n", encoding="utf-8")
+    (root / "all/x.json").write_text('{"version": 1, "name": "a"}', encoding="utf-8")
+    (root / "all/y.json").write_text('{"version": 2, "names": ["b"]}', encoding="utf-8")
 
 
 def test_the_version_is_in_the_file_and_not_in_the_value(root: Path) -> None:
     docs = documents(root)
     assert docs.load()["plain"] == {"names": []}
     docs.save(**{"plain": {"names": ["a"]}, "typed.toml": Settings(["a"]), "kept.yaml": {"names": ["a"]}})
-    assert json.loads((root / "plain.json").read_text()) == {"version": 2, "names": ["a"]}
-    assert (root / "typed.toml").read_text() == 'version = 2\nnames = ["a"]\n'
-    assert (root / "kept.yaml").read_text() == "schema: 2\nnames:\n- a\n"
+    assert json.loads((root / "plain.json").read_text(encoding="utf-8")) == {"version": 2, "names": ["a"]}
+    assert (root / "typed.toml").read_text(encoding="utf-8") == 'version = 2\nnames = ["a"]\n'
+    assert (root / "kept.yaml").read_text(encoding="utf-8") == "schema: 2\nnames:\n- a\n"
     with docs.edit() as d:
         assert d["plain"] == {"names": ["a"]}
         d["kept.yaml"]["names"].append("b")
     assert docs.load()["kept.yaml"] == {"names": ["a", "b"]}
-    assert (root / "kept.yaml").read_text() == "schema: 2\nnames:\n- a\n- b\n"
+    assert (root / "kept.yaml").read_text(encoding="utf-8") == "schema: 2\nnames:\n- a\n- b\n"
 
 
 def test_older_files_are_upgraded_in_one_transaction_at_load(root: Path) -> None:
@@ -87,7 +87,7 @@ def test_older_files_are_upgraded_in_one_transaction_at_load(root: Path) -> None
     assert files["plain.json"] == b'{\n  "version": 2,\n  "names": [\n    "a"\n  ]\n}\n'
     assert files["typed.toml"] == b'# mine\nversion = 2 # keep\nnames = ["a"]\n'
     assert files["kept.yaml"] == b"# mine\nschema: 2  # keep\nnames:\n- a\n"
-    assert json.loads((root / "all/x.json").read_text()) == {"version": 2, "names": ["a"]}
+    assert json.loads((root / "all/x.json").read_text(encoding="utf-8")) == {"version": 2, "names": ["a"]}
     assert files["all/y.json"] == b'{"version": 2, "names": ["b"]}'
     assert docs.load() == NEW
     assert docs.store.status().head == commits
@@ -98,13 +98,13 @@ def test_an_edit_and_a_collection_upgrade_too(root: Path) -> None:
     docs = documents(root)
     tasks = docs.collection("all/*.json")
     assert tasks.get("x") == {"names": ["a"]}
-    assert json.loads((root / "all/x.json").read_text())["version"] == 2
-    (root / "all/x.json").write_text('{"version": 1, "name": "z"}')
+    assert json.loads((root / "all/x.json").read_text(encoding="utf-8"))["version"] == 2
+    (root / "all/x.json").write_text('{"version": 1, "name": "z"}', encoding="utf-8")
     assert tasks.load() == {"x": {"names": ["z"]}, "y": {"names": ["b"]}}
-    assert json.loads((root / "all/x.json").read_text())["version"] == 2
+    assert json.loads((root / "all/x.json").read_text(encoding="utf-8"))["version"] == 2
     with docs.edit() as d:
         d["other"] = 2
-    assert json.loads((root / "plain.json").read_text()) == {"version": 2, "names": ["a"]}
+    assert json.loads((root / "plain.json").read_text(encoding="utf-8")) == {"version": 2, "names": ["a"]}
 
 
 @pytest.mark.needs("users")
@@ -120,8 +120,8 @@ def test_where_nothing_may_be_written_the_value_is_given_all_the_same() -> None:
     """
     with public_directory() as root:
         (root / "all").mkdir()
-        (root / "plain.json").write_text("{}")
-        (root / "all/x.json").write_text('{"version": 1, "names": []}')
+        (root / "plain.json").write_text("{}", encoding="utf-8")
+        (root / "all/x.json").write_text('{"version": 1, "names": []}', encoding="utf-8")
         before = tree(root)
         run_python(code, root, **as_user(65534)).check()
         assert tree(root) == before
@@ -130,7 +130,7 @@ def test_where_nothing_may_be_written_the_value_is_given_all_the_same() -> None:
 @pytest.mark.parametrize("found", [3, 99])
 def test_a_newer_one_is_refused(root: Path, found: int) -> None:
     old(root)
-    (root / "plain.json").write_text(json.dumps({"version": found, "Names": {}}))
+    (root / "plain.json").write_text(json.dumps({"version": found, "Names": {}}), encoding="utf-8")
     before = tree(root)
     docs = documents(root)
     for call in (docs.load, docs.set_aside, lambda: docs.edit().__enter__()):
@@ -142,14 +142,14 @@ def test_a_newer_one_is_refused(root: Path, found: int) -> None:
 
 @pytest.mark.parametrize("text", ['{"version": "2"}', '{"version": true}', '{"version": -1}', "[]", "3"])
 def test_what_is_no_version(root: Path, text: str) -> None:
-    (root / "plain.json").write_text(text)
+    (root / "plain.json").write_text(text, encoding="utf-8")
     with pytest.raises(DocumentError, match=r"'plain\.json'") as caught:
         documents(root).load()
     assert not isinstance(caught.value, DocumentVersionError)
 
 
 def test_an_older_one_without_a_way(root: Path) -> None:
-    (root / "a.json").write_text("{}")
+    (root / "a.json").write_text("{}", encoding="utf-8")
     docs = Documents(root, {"a": Document({}, version=1)})
     with pytest.raises(DocumentVersionError, match="nothing leads"):
         docs.load()
@@ -197,8 +197,8 @@ def test_set_aside_moves_what_is_damaged_and_nothing_else(root: Path, caplog: py
     docs.save(plain={"names": ["a"]}, other=5)
     docs.collection("all/*.json").update({"x": {"names": []}, "y": {"names": []}})
     assert docs.set_aside() == {}
-    (root / "other.json").write_text("{")
-    (root / "typed.toml").write_text("version = 2\nnames = 3\n")
+    (root / "other.json").write_text("{", encoding="utf-8")
+    (root / "typed.toml").write_text("version = 2\nnames = 3\n", encoding="utf-8")
     (root / "all/x.json").write_bytes(b"")
     with pytest.raises(DocumentError):
         docs.load()
@@ -212,13 +212,13 @@ def test_set_aside_moves_what_is_damaged_and_nothing_else(root: Path, caplog: py
     assert [record.path for record in caplog.records] == list(moved)  # type: ignore[attr-defined]
     assert "$.names: expected list, found 3" in caplog.text
     assert caplog.records[0].set_aside_as == "typed.toml.damaged-1"  # type: ignore[attr-defined]
-    assert (root / "other.json.damaged-1").read_text() == "{"
+    assert (root / "other.json.damaged-1").read_text(encoding="utf-8") == "{"
     loaded = docs.load()
     assert (loaded["other"], loaded["typed.toml"], loaded["plain"]) == (1, Settings(), {"names": ["a"]})
     assert loaded["all/*.json"] == {"y": {"names": []}}
-    (root / "other.json").write_text("[")
+    (root / "other.json").write_text("[", encoding="utf-8")
     assert docs.set_aside("other", "plain") == {"other.json": "other.json.damaged-2"}
-    assert (root / "other.json.damaged-1").read_text() == "{"
+    assert (root / "other.json.damaged-1").read_text(encoding="utf-8") == "{"
     with pytest.raises(ValueError, match="no such document: nobody"):
         docs.set_aside("nobody")
 
@@ -226,7 +226,7 @@ def test_set_aside_moves_what_is_damaged_and_nothing_else(root: Path, caplog: py
 def test_what_was_set_aside_is_of_no_set(root: Path) -> None:
     docs = Documents(root, {"all/*": Document(codec="json", file="all/*")}, durability="process")
     (root / "all").mkdir()
-    (root / "all/x").write_text("{")
+    (root / "all/x").write_text("{", encoding="utf-8")
     assert docs.set_aside() == {"all/x": "all/x.damaged-1"}
     assert docs.load() == {"all/*": {}}
     assert docs.set_aside() == {}

@@ -27,6 +27,7 @@ def run(program: str, *options: object, well: bool = True, **env: str) -> str:
         check=False,
         timeout=120,
         env={**os.environ, "TMPDIR": MEMORY, **env, "PYTHONPATH": str(CHECKOUT)},
+        encoding="utf-8",
     )
     assert done.returncode == (0 if well else 1), f"{done.stdout}\n{done.stderr}"
     assert done.stderr == ""

@@ -34,7 +34,7 @@ def _image(where: Path) -> Path:
     root = where / "lower" / "root"
     root.mkdir(parents=True)
     for name in ("a", "b", "c"):
-        (root / name).write_text(f"old {name}")
+        (root / name).write_text(f"old {name}", encoding="utf-8")
     return root.parent
 
 
@@ -58,7 +58,7 @@ def test_files_of_a_lower_layer_are_replaced_deleted_and_moved(tmp_path: Path) -
 def test_a_save_on_an_overlay_survives_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def setup(root: Path) -> None:
         for name in ("a", "b", "c"):
-            (root / name).write_text(f"old {name}")
+            (root / name).write_text(f"old {name}", encoding="utf-8")
 
     def check(root: Path) -> None:
         assert tree(root) in (CHANGED, {name: f"old {name}".encode() for name in ("a", "b", "c")})

@@ -110,7 +110,7 @@ def test_a_file_that_is_not_the_one_recorded_is_not_believed_unread(shared: Path
     assert _member(_DIE, shared, 2, uid=1000).returncode < 0
     token = next(path for path in (shared / ".txfiles").glob("*.0") if path.stat().st_size == 5)
     found = token.stat()
-    token.write_text("other")
+    token.write_text("other", encoding="utf-8")
     os.utime(token, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
     assert "is damaged" in _member(WAYS["recover"], shared, uid=1001).stderr
     assert tree(shared) == OLD

@@ -45,7 +45,7 @@ def meta(path: Path) -> dict[str, Any]:
 
 def _special(path: Path) -> dict[str, Any]:
     """A file with everything that a file can have."""
-    path.write_text("old")
+    path.write_text("old", encoding="utf-8")
     os.chown(path, 1234, 4321)
     run("setfacl", "-m", "user:1111:rw,group:2222:r,mask::rw", path)
     os.setxattr(path, "user.colour", b"blue\0")
@@ -56,7 +56,7 @@ def _special(path: Path) -> dict[str, Any]:
 
 def _plain(path: Path) -> dict[str, Any]:
     """What a plain open() makes there."""
-    path.write_text("plain")
+    path.write_text("plain", encoding="utf-8")
     found = meta(path)
     path.unlink()
     return found
@@ -90,7 +90,7 @@ def test_a_replaced_file_keeps_everything(root: Path, how: str, end: str) -> Non
         killed(work, "rename", 3)
         assert recover(root).rolled_forward
     assert meta(root / "a") == before
-    assert (root / "a").read_text() != "old" or how == "a"
+    assert (root / "a").read_text(encoding="utf-8") != "old" or how == "a"
     assert (root / "link").is_symlink()
 
 
@@ -117,7 +117,7 @@ def test_deleted_and_written_is_a_new_file(root: Path) -> None:
 
 def test_a_moved_file_takes_its_own_along(root: Path) -> None:
     before = _special(root / "a")
-    (root / "b").write_text("plain")
+    (root / "b").write_text("plain", encoding="utf-8")
     with FileTransaction(root) as tx:
         tx.move("a", "b")
         tx.write("c", "staged")
@@ -136,7 +136,7 @@ def test_a_copy_has_mode_and_attributes_but_not_the_owner(root: Path) -> None:
 
 def test_a_copy_onto_a_file_keeps_that_files_owner(root: Path) -> None:
     before = _special(root / "a")
-    (root / "b").write_text("x")
+    (root / "b").write_text("x", encoding="utf-8")
     os.chown(root / "b", 1234, 4321)
     with FileTransaction(root) as tx:
         tx.copy("a", "b")
@@ -219,11 +219,11 @@ def test_a_group_that_cannot_be_kept_loses_its_permissions(bits: int, kept: int,
     """But for those that everybody has."""
     with public_directory() as root:
         os.chown(root, 1000, 1000)
-        (root / "a").write_text("old")
+        (root / "a").write_text("old", encoding="utf-8")
         os.chown(root / "a", 1000, 4321)
         (root / "a").chmod(bits)
         assert _as(1000, WRITE, root, groups=[4321] if member else []) == ""
-        assert (root / "a").read_text() == "new"
+        assert (root / "a").read_text(encoding="utf-8") == "new"
         found = meta(root / "a")
         assert found["owner"] == (1000, 4321 if member else 1000)
         assert found["mode"] == (bits if member else kept)
@@ -233,7 +233,7 @@ def test_a_group_that_cannot_be_kept_loses_its_permissions(bits: int, kept: int,
 def test_an_acl_whose_group_cannot_be_kept_goes() -> None:
     with public_directory() as root:
         os.chown(root, 1000, 1000)
-        (root / "a").write_text("old")
+        (root / "a").write_text("old", encoding="utf-8")
         run("setfacl", "-m", "user:1111:rw", root / "a")
         os.chown(root / "a", 1000, 4321)
         assert _as(1000, WRITE, root) == ""
@@ -258,15 +258,15 @@ def test_a_write_protected_file_is_refused_at_the_call(call: str) -> None:
     """
     with public_directory() as root:
         os.chown(root, 1000, 1000)
-        (root / "a").write_text("old")
+        (root / "a").write_text("old", encoding="utf-8")
         os.chown(root / "a", 1000, 1000)
         (root / "a").chmod(0o444)
         run_python(code, root, **as_user(1000)).check()
-        assert (root / "a").read_text() == "old"
-        assert (root / "b").read_text() == "goes on"
+        assert (root / "a").read_text(encoding="utf-8") == "old"
+        assert (root / "b").read_text(encoding="utf-8") == "goes on"
         with FileTransaction(root) as tx:
             tx.write("a", "root may")
-        assert (root / "a").read_text() == "root may"
+        assert (root / "a").read_text(encoding="utf-8") == "root may"
         assert meta(root / "a")["mode"] == 0o444
 
 
@@ -275,7 +275,7 @@ def test_a_write_protected_file_is_refused_at_the_call(call: str) -> None:
 def test_a_place_where_one_may_not_write(what: str) -> None:
     with public_directory() as root:
         (root / "d").mkdir()
-        (root / "d/a").write_text("old")
+        (root / "d/a").write_text("old", encoding="utf-8")
         os.chown(root / "d/a", 1000, 1000)
         if what != "root":
             os.chown(root, 1000, 1000)
@@ -283,14 +283,14 @@ def test_a_place_where_one_may_not_write(what: str) -> None:
             (root / ".txfiles").mkdir(0o700)
         code = WRITE.replace('"a"', '"d/a"')
         assert "Permission" in _as(1000, code, root)
-        assert (root / "d/a").read_text() == "old"
+        assert (root / "d/a").read_text(encoding="utf-8") == "old"
         assert what == "root" or "txfiles" not in os.listdir(root)
         if what == "private directory":
             (root / ".txfiles").rmdir()
         os.chown(root, 1000, 1000)
         os.chown(root / "d", 1000, 1000)
         run_python(code, root, **as_user(1000)).check()
-        assert (root / "d/a").read_text() == "new"
+        assert (root / "d/a").read_text(encoding="utf-8") == "new"
 
 
 def test_the_private_directory_is_private_and_shared_only_when_the_root_is(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_the_private_directory_is_private_and_shared_only_when_the_root_is(tmp_p
 
 @pytest.mark.parametrize("durability", ["full", "process"])
 def test_what_is_staged_is_never_more_open_than_its_target(root: Path, durability: Any) -> None:
-    (root / "a").write_text("old")
+    (root / "a").write_text("old", encoding="utf-8")
     (root / "a").chmod(0o640)
     with umask(0), FileTransaction(root, durability=durability) as tx:
         with tx.open("a", "wb") as stream:

@@ -161,7 +161,7 @@ def test_what_was_done_is_logged(used: Path, caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_root_that_never_held_a_transaction_stays_as_it_is(root: Path) -> None:
-    (root / "a").write_text("x")
+    (root / "a").write_text("x", encoding="utf-8")
     before = _stats(root)
     for _ in range(2):
         assert recover(root) == RecoveryReport()
@@ -197,7 +197,7 @@ def test_a_live_writer_is_waited_for_and_not_recovered(used: Path) -> None:
         recover(used, timeout=0)
     tx.commit()
     assert recover(used, timeout=0).clean
-    assert (used / "a").read_text() == "staged"
+    assert (used / "a").read_text(encoding="utf-8") == "staged"
 
 
 @pytest.mark.parametrize("settings", [{"on_conflict": "guess"}, {"timeout": -1}, {"timeout": "1"}], ids=str)
@@ -229,7 +229,7 @@ DECISIONS: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("decision", DECISIONS)
 def test_an_edit_since_the_crash_is_a_conflict_until_it_is_decided(used: Path, decision: Any) -> None:
     _die(used, "in the midst of it")
-    (used / "b").write_text("theirs")
+    (used / "b").write_text("theirs", encoding="utf-8")
     before, private = tree(used), _private(used)
     for look in (lambda: recover(used), lambda: FileTransaction(used).begin(), lambda: FileStore(used).recover()):
         with pytest.raises(RecoveryConflictError) as caught:
@@ -260,7 +260,7 @@ def test_without_a_conflict_nothing_is_to_be_decided(used: Path) -> None:
 
 
 def test_names_that_are_not_ours_are_told_and_left(used: Path) -> None:
-    (used / ".txfiles/notes.txt").write_text("mine")
+    (used / ".txfiles/notes.txt").write_text("mine", encoding="utf-8")
     assert (status(used).foreign, status(used).unknown) == (["notes.txt"], [])
     report = recover(used)
     assert (report.foreign, report.unknown, report.clean, status(used).clean) == (["notes.txt"], [], True, True)
@@ -268,7 +268,7 @@ def test_names_that_are_not_ours_are_told_and_left(used: Path) -> None:
     assert recover(used).foreign == ["notes.txt"]
     with FileTransaction(used, timeout=0) as tx:
         tx.write("a", "next")
-    assert (used / ".txfiles/notes.txt").read_text() == "mine"
+    assert (used / ".txfiles/notes.txt").read_text(encoding="utf-8") == "mine"
     (used / ".txfiles/notes.txt").unlink()
 
 

@@ -37,7 +37,7 @@ def test_a_missing_format_beside_head_is_refused_and_reported(used: Path) -> Non
 @pytest.mark.leaves_debris
 @pytest.mark.parametrize("text", ["txfiles 99 flock\n", "txfiles 1 lease\n"])
 def test_another_format_is_refused_everywhere(used: Path, text: str) -> None:
-    (used / ".txfiles" / "format").write_text(text)
+    (used / ".txfiles" / "format").write_text(text, encoding="utf-8")
     with pytest.raises(JournalVersionError):
         recover(used)
     with pytest.raises(JournalVersionError), FileTransaction(used):
@@ -68,7 +68,7 @@ def test_names_of_ours_that_are_not_files_are_left_alone(used: Path) -> None:
     assert sorted(recover(used).unknown) == names
     with FileTransaction(used, timeout=0) as tx:
         tx.write("a", "2")
-    assert (used / "a").read_text() == "2"
+    assert (used / "a").read_text(encoding="utf-8") == "2"
     assert os.path.lexists(private / names[1])
 
 

@@ -190,4 +190,4 @@ def test_a_filter_of_system_calls_that_does_not_know_statx(root: Path, error: st
             save("y")
     """
     traced(code, root, faults=[Fault("statx", error=error, when="1+")]).check()
-    assert (root / "sub/b").read_text() == "y"
+    assert (root / "sub/b").read_text(encoding="utf-8") == "y"

@@ -77,7 +77,7 @@ def test_reads(root: Path, store: FileStore) -> None:
         tx.write("empty", b"")
         tx.write("big", b"x" * 3_000_000)
     os.symlink("dir/b.json", root / "link")
-    (root / "huge.json").write_text(str(1 << 80))
+    (root / "huge.json").write_text(str(1 << 80), encoding="utf-8")
     with store.snapshot() as snap, store.transaction() as tx:
         assert snap.read("a.txt") == "grüß\r\nGott".encode()
         assert snap.read_text("./a.txt") == "grüß\r\nGott"
@@ -101,11 +101,11 @@ def test_reads(root: Path, store: FileStore) -> None:
 @pytest.mark.parametrize("pinned", [False, True])
 def test_errors_of_reads(root: Path, store: FileStore, tmp_path: Path, pinned: bool) -> None:
     put(store, file="x")
-    (tmp_path / "outside").write_text("secret")
+    (tmp_path / "outside").write_text("secret", encoding="utf-8")
     os.symlink(tmp_path / "outside", root / "out")
     os.symlink("loop", root / "loop")
     (root / "dir").mkdir()
-    (root / "bad.json").write_text("{")
+    (root / "bad.json").write_text("{", encoding="utf-8")
 
     def read(path: str) -> None:
         with store.snapshot(*[path] * pinned) as snap:
@@ -185,7 +185,7 @@ def test_a_missing_root(tmp_path: Path) -> None:
 
 
 def test_reading_makes_nothing(root: Path, store: FileStore) -> None:
-    (root / "a").write_text("by another program")
+    (root / "a").write_text("by another program", encoding="utf-8")
     with store.snapshot("a") as pinned, store.snapshot() as snap:
         assert pinned.read("a") == snap.read("a") == b"by another program"
     assert os.listdir(root) == ["a"]
@@ -414,8 +414,8 @@ def test_a_commit_that_was_missed_expires_everything_that_is_not_pinned(store: F
 
 
 def test_the_first_transaction_of_a_root_beside_a_snapshot(root: Path, store: FileStore) -> None:
-    (root / "a").write_text("old")
-    (root / "b").write_text("old")
+    (root / "a").write_text("old", encoding="utf-8")
+    (root / "b").write_text("old", encoding="utf-8")
     with store.snapshot() as snap:
         put(store, a="new")
         assert snap.read("b") == b"old"
@@ -514,7 +514,7 @@ def test_what_is_put_in_the_place_of_a_file_that_is_about_to_be_opened(
             return snap.read("a"), snap.read("b"), fs.looks
 
     def longer() -> None:
-        (root / "other").write_text("somebody's")
+        (root / "other").write_text("somebody's", encoding="utf-8")
         (root / "other").rename(root / "a")
 
     def pipe() -> None:
@@ -581,9 +581,9 @@ def test_files_that_other_programs_change_all_the_time_can_be_read(root: Path, s
         n = 0
         while not stop.is_set():
             n += 1
-            with open(root / "log", "a") as file:
+            with open(root / "log", "a", encoding="utf-8") as file:
                 file.write(f"{n}\n")
-            (root / "new").write_text(str(n))
+            (root / "new").write_text(str(n), encoding="utf-8")
             os.replace(root / "new", root / "replaced")
             stop.wait(0.0005)
 
@@ -603,7 +603,7 @@ def test_files_that_other_programs_change_all_the_time_can_be_read(root: Path, s
 
 def test_a_newer_format_is_refused(root: Path, store: FileStore) -> None:
     put(store, a="x")
-    (root / ".txfiles" / "format").write_text("txfiles 2 flock\n")
+    (root / ".txfiles" / "format").write_text("txfiles 2 flock\n", encoding="utf-8")
     for names in ((), ("a",)):
         with pytest.raises(JournalVersionError), store.snapshot(*names):
             pass
@@ -623,7 +623,7 @@ def test_unknown_names_in_the_private_directory_do_not_disturb(root: Path, store
     put(store, a="x")
     strangers = [root / ".txfiles" / name for name in ("x.committed", "notes.intent", "README")]
     for path in strangers:
-        path.write_text("not ours")
+        path.write_text("not ours", encoding="utf-8")
     with store.snapshot("a") as snap:
         assert snap.read("a") == b"x"
     for path in strangers:
@@ -631,7 +631,7 @@ def test_unknown_names_in_the_private_directory_do_not_disturb(root: Path, store
 
 
 def test_the_root_is_fixed_when_the_object_is_made(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (root / "a.json").write_text("2")
+    (root / "a.json").write_text("2", encoding="utf-8")
     monkeypatch.chdir(root)
     store, docs = FileStore("."), JsonDocuments(".", {"a": 1})
     monkeypatch.chdir(tmp_path)

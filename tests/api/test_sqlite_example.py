@@ -138,7 +138,7 @@ def test_a_file_changed_by_hand_is_not_overwritten(example: ModuleType, tmp_path
 
 def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PROGRAM), str(directory), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
 
 
 def test_the_program(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from tests.support.procs import CHECKOUT, child, run_python
 from txfiles import FileTransaction, recover, status
 from txfiles.errors import RecoveryConflictError
 
-PAGE = blocks((CHECKOUT / "docs" / "startup.md").read_text())
+PAGE = blocks((CHECKOUT / "docs" / "startup.md").read_text(encoding="utf-8"))
 STATES = {"old": {"orders.json": "old", "stock.json": "old"}, "new": {"orders.json": "new", "stock.json": "new"}}
 
 
@@ -52,7 +52,7 @@ def state(root: Path) -> Path:
 @pytest.fixture
 def conflict(state: Path) -> Iterator[Path]:
     """Somebody has changed the other file since: only a person can decide."""
-    (state / "stock.json").write_text("theirs")
+    (state / "stock.json").write_text("theirs", encoding="utf-8")
     yield state
     recover(state, on_conflict="keep-theirs")
 
@@ -64,7 +64,7 @@ def _save(root: Path, text: str) -> None:
 
 
 def _content(root: Path) -> dict[str, str]:
-    return {path: (root / path).read_text() for path in STATES["old"]}
+    return {path: (root / path).read_text(encoding="utf-8") for path in STATES["old"]}
 
 
 def recovered(root: Path) -> bool:
@@ -187,7 +187,7 @@ def test_a_busy_root_is_503_in_fastapi_and_starlette(root: Path, framework: str)
         refused = post(2)
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
     assert post(3).json() == {"orders": 2}
-    assert json.loads((root / "orders.json").read_text()) == [{"item": 1}, {"item": 3}]
+    assert json.loads((root / "orders.json").read_text(encoding="utf-8")) == [{"item": 1}, {"item": 3}]
 
 
 @pytest.mark.needs("module:flask")
@@ -227,7 +227,7 @@ def _set_up(tmp_path: Path, state: Path) -> Any:
     app = tmp_path / "project" / "shop"
     app.mkdir(parents=True)
     (app / "__init__.py").touch()
-    (app / "apps.py").write_text(block("python", "AppConfig"))
+    (app / "apps.py").write_text(block("python", "AppConfig"), encoding="utf-8")
     return run_python(SETUP, app.parent, state)
 
 
@@ -246,7 +246,7 @@ def test_a_django_app_is_not_ready_on_a_conflict(tmp_path: Path, conflict: Path)
 
 @pytest.mark.needs("module:django")
 def test_a_busy_root_is_503_in_django(tmp_path: Path) -> None:
-    (tmp_path / "middleware.py").write_text(block("python", "BusyMiddleware"))
+    (tmp_path / "middleware.py").write_text(block("python", "BusyMiddleware"), encoding="utf-8")
     code = """
         sys.path.insert(0, sys.argv[1])
         import django
@@ -283,7 +283,7 @@ def test_a_busy_root_is_503_in_django(tmp_path: Path) -> None:
 
 @pytest.mark.needs("module:celery")
 def test_a_celery_worker_recovers_and_a_task_that_found_it_busy_comes_again(tmp_path: Path, state: Path) -> None:
-    (tmp_path / "shop.py").write_text(f"STATE = {str(state)!r}\n" + block("python", "worker_init"))
+    (tmp_path / "shop.py").write_text(f"STATE = {str(state)!r}\n" + block("python", "worker_init"), encoding="utf-8")
     code = """
         sys.path.insert(0, sys.argv[1])
         import json, threading
@@ -324,17 +324,17 @@ def test_a_celery_worker_recovers_and_a_task_that_found_it_busy_comes_again(tmp_
 @pytest.mark.needs("module:gunicorn")
 def test_gunicorn_recovers_before_it_forks_its_workers(tmp_path: Path, state: Path) -> None:
     names = f"STATE = {str(state)!r}\n"
-    (tmp_path / "gunicorn.conf.py").write_text(names + block("python", "preload_app"))
+    (tmp_path / "gunicorn.conf.py").write_text(names + block("python", "preload_app"), encoding="utf-8")
     application = (
         "def app(environ, start_response):\n"
         "    start_response('200 OK', [('Content-Type', 'text/plain')])\n"
         "    return [open(STATE + '/stock.json', 'rb').read()]\n"
         "assert open(STATE + '/stock.json').read() == 'new'\n"  # also when it is loaded, before the fork
     )
-    (tmp_path / "shop.py").write_text(names + application)
+    (tmp_path / "shop.py").write_text(names + application, encoding="utf-8")
     argv = [sys.executable, "-m", "gunicorn", "--bind", "127.0.0.1:0", "--no-control-socket", "shop:app"]
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-    with subprocess.Popen(argv, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(argv, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True, encoding="utf-8") as server:
         assert server.stderr is not None
         told = ""
         while not (found := re.search(r"Listening at: (\S+)", told)):
@@ -367,10 +367,10 @@ def _command() -> str:
 @pytest.mark.needs("systemd-analyze")
 def test_the_unit_is_sound(tmp_path: Path) -> None:
     path = tmp_path / "shop.service"
-    path.write_text(_unit(tmp_path / "state"))
+    path.write_text(_unit(tmp_path / "state"), encoding="utf-8")
     analyze = program("systemd-analyze")
     assert analyze is not None
-    done = subprocess.run([analyze, "verify", path], capture_output=True, text=True, check=False)
+    done = subprocess.run([analyze, "verify", path], capture_output=True, text=True, check=False, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     assert "shop.service" not in done.stderr  # a warning
 
@@ -401,11 +401,13 @@ def test_the_unit_does_not_start_on_a_conflict(conflict: Path) -> None:
 
 def _entrypoint(tmp_path: Path, state: Path, *command: str) -> subprocess.Popen[str]:
     script = tmp_path / "entrypoint.sh"
-    script.write_text(block("sh"))
+    script.write_text(block("sh"), encoding="utf-8")
     script.chmod(0o755)
     path = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
     env = {**os.environ, "PATH": path, "STATE": str(state)}
-    return subprocess.Popen([script, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    return subprocess.Popen(
+        [script, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, encoding="utf-8"
+    )
 
 
 def test_the_entrypoint_recovers_and_becomes_the_service(tmp_path: Path, state: Path) -> None:

@@ -163,7 +163,7 @@ def test_a_conflict_at_the_commit_runs_it_again(root: Path) -> None:
         content = tx.read("a") if tx.exists("a") else b""
         tx.write("a", content + b"ours ", if_version=tx.version("a"))
         if not runs:
-            (root / "a").write_text("theirs ")
+            (root / "a").write_text("theirs ", encoding="utf-8")
         runs.append(content)
 
     store.update(change)
@@ -283,7 +283,7 @@ def test_the_state_version_changes_with_every_commit_and_with_nothing_else(root:
     assert same()
     tx.rollback()
     store.recover()
-    (root / "a").write_text("theirs")
+    (root / "a").write_text("theirs", encoding="utf-8")
     with store.snapshot() as snap:
         assert snap.state_version == versions[-1]
     assert same()

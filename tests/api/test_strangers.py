@@ -67,7 +67,7 @@ def test_a_private_directory_that_a_stranger_planted_in_a_sticky_directory(
     """The sticky bit keeps the stranger from replacing the file; so does recovery by its owner, or by root."""
     with public_directory() as root:
         root.chmod(bits)
-        (root / "victim").write_text("precious")
+        (root / "victim").write_text("precious", encoding="utf-8")
         run_python(_PLANT, root, **as_user(1000)).check()
         with pytest.raises(PermissionError) as caught:
             opening(root)
@@ -95,7 +95,7 @@ def test_members_of_a_group_trust_each_other() -> None:
     with public_directory() as root:
         os.chown(root, 0, 5000)
         root.chmod(0o2775)
-        (root / "victim").write_text("precious")
+        (root / "victim").write_text("precious", encoding="utf-8")
         os.chown(root / "victim", 1001, 5000)
         run_python(
             "from txfiles import *; FileTransaction(sys.argv[1]).begin().rollback()",
@@ -117,7 +117,7 @@ def test_who_only_reads_replays_no_journal_of_others(
         os.chown(root, user, group)
         root.chmod(bits)
         (root / "closed").mkdir()
-        (root / "victim").write_text("precious")
+        (root / "victim").write_text("precious", encoding="utf-8")
         begin = "from txfiles import *; FileTransaction(sys.argv[1]).begin().rollback()"
         run_python(begin, root, **as_user(1000, groups=[group])).check()
         run_python(_PLANT, root, **as_user(1000, groups=[group])).check()
@@ -129,7 +129,7 @@ def test_who_only_reads_replays_no_journal_of_others(
 def test_who_only_reads_replays_what_is_his_alone() -> None:
     with public_directory() as root:
         os.chown(root, 1000, 1000)
-        (root / "victim").write_text("precious")
+        (root / "victim").write_text("precious", encoding="utf-8")
         run_python(_PLANT, root, **as_user(1000)).check()
         _snapshot(root)
         code = """
@@ -146,7 +146,7 @@ def test_who_only_reads_replays_nothing_that_another_wrote_while_it_was_shared()
     with public_directory() as root:
         os.chown(root, 1000, 5000)
         root.chmod(0o2775)
-        (root / "victim").write_text("precious")
+        (root / "victim").write_text("precious", encoding="utf-8")
         begin = "from txfiles import *; FileTransaction(sys.argv[1]).begin().rollback()"
         run_python(begin, root, **as_user(1000, groups=[5000])).check()
         run_python(_PLANT, root, **as_user(1001, groups=[5000])).check()
@@ -162,7 +162,7 @@ def test_the_owner_recovers_what_root_left_half_done(death: tuple[str, int]) -> 
     with public_directory() as root:
         os.chown(root, 1000, 1000)
         for name in "ab":
-            (root / name).write_text("old")
+            (root / name).write_text("old", encoding="utf-8")
             os.chown(root / name, 1000, 1000)
         run_python("from txfiles import *; FileTransaction(sys.argv[1]).begin().rollback()", root, **as_user(1000))
 

@@ -48,7 +48,7 @@ def outcome_of(tx: FileTransaction) -> str:
 def test_a_plan_is_the_net_effect(root: Path) -> None:
     for name in ("old", "moved", "gone/f"):
         (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text(name)
+        (root / name).write_text(name, encoding="utf-8")
     with FileTransaction(root) as tx:
         assert tx.plan() == ()
         assert str(tx.plan()) == ""
@@ -69,8 +69,8 @@ def test_a_plan_is_the_net_effect(root: Path) -> None:
         ]
         assert {change.kind: change.path for change in plan}["replace"] == "old"
         assert tx.plan() == plan, "asking changes nothing"
-    assert (root / "moved").read_text() == "moved"
-    assert (root / "new/deep").read_text() == "x"
+    assert (root / "moved").read_text(encoding="utf-8") == "moved"
+    assert (root / "new/deep").read_text(encoding="utf-8") == "x"
 
 
 def test_a_plan_shows_links(root: Path) -> None:
@@ -81,10 +81,10 @@ def test_a_plan_shows_links(root: Path) -> None:
 
 
 def test_a_plan_that_cannot_be_done_says_why(root: Path) -> None:
-    (root / "a").write_text("a")
+    (root / "a").write_text("a", encoding="utf-8")
     with FileTransaction(root) as tx:
         tx.write("a", "mine", if_version=tx.version("a"))
-        (root / "a").write_text("theirs")
+        (root / "a").write_text("theirs", encoding="utf-8")
         with pytest.raises(ConflictError):
             tx.plan()
         tx.rollback()
@@ -169,7 +169,7 @@ class Failing(system.KernelFS):
 def test_after_a_failed_commit(
     root: Path, fails: Callable[[str, bytes], bool], outcome: str, error: type[Exception], who: list[str]
 ) -> None:
-    (root / "a").write_text("old")
+    (root / "a").write_text("old", encoding="utf-8")
     told: list[str] = []
     with system.use(Failing(fails)):
         tx = FileTransaction(root).begin()
@@ -199,7 +199,7 @@ def test_an_interrupt_does_not_hide_the_outcome(root: Path) -> None:
             tx.commit()
     assert outcome_of(tx) == "after"
     assert told == ["first commit", "second commit"]
-    assert (root / "a").read_text() == "new"
+    assert (root / "a").read_text(encoding="utf-8") == "new"
 
 
 def test_an_exception_of_a_callback_keeps_none_of_the_others(root: Path) -> None:
@@ -275,7 +275,7 @@ def test_nobody_can_ask_after_the_end(root: Path) -> None:
 
 @pytest.mark.parametrize(("durability", "total"), [("full", 23), ("process", 13)])
 def test_progress_counts_what_is_durable_and_what_is_made(root: Path, durability: Any, total: int) -> None:
-    (root / "gone").write_text("x")
+    (root / "gone").write_text("x", encoding="utf-8")
     seen: list[tuple[int, int]] = []
     with FileTransaction(root, durability=durability) as tx:
         tx.on_progress(lambda done, total: seen.append((done, total)))

@@ -28,7 +28,7 @@ def _fill(root: Path) -> None:
     (root / "d/e").mkdir(parents=True)
     (root / "empty").mkdir()
     for path in ("a", "b", "d/a", "d/e/a"):
-        (root / path).write_text(path)
+        (root / path).write_text(path, encoding="utf-8")
     (root / "link").symlink_to("a")
     (root / "dirlink").symlink_to("d")
     (root / "dangling").symlink_to("nowhere")
@@ -189,7 +189,7 @@ def test_a_directory_in_which_somebody_puts_something_stays(root: Path, how: str
 
 
 def test_a_moved_file_keeps_inode_times_and_links(root: Path) -> None:
-    (root / "a").write_text("a")
+    (root / "a").write_text("a", encoding="utf-8")
     (root / "twin").hardlink_to(root / "a")
     os.utime(root / "a", ns=(1, 2))
     before = (root / "a").stat()
@@ -250,7 +250,7 @@ def test_move_onto_itself_changes_nothing(root: Path) -> None:
 
 def test_moving_one_of_two_hard_links_onto_the_other_leaves_one(root: Path) -> None:
     """Unlike rename(2), which does nothing then."""
-    (root / "a").write_text("x")
+    (root / "a").write_text("x", encoding="utf-8")
     (root / "b").hardlink_to(root / "a")
     with FileTransaction(root) as tx:
         tx.move("a", "b")
@@ -283,7 +283,7 @@ def test_a_moved_directory_keeps_what_is_in_it(root: Path) -> None:
 
 
 def test_a_copy_has_content_and_mode_and_is_another_file(root: Path) -> None:
-    (root / "a").write_text("a")
+    (root / "a").write_text("a", encoding="utf-8")
     (root / "a").chmod(0o751)
     os.utime(root / "a", ns=(1, 2))
     with FileTransaction(root) as tx:
@@ -392,7 +392,7 @@ ON_SPECIAL: dict[str, Call] = {
     "make", [_fifo, _socket, pytest.param(_device, marks=pytest.mark.needs("root"))], ids=["fifo", "socket", "device"]
 )
 def test_special_files_are_refused_and_never_opened(root: Path, make: Callable[[Path], None], call: str) -> None:
-    (root / "a").write_text("a")
+    (root / "a").write_text("a", encoding="utf-8")
     (root / "d").mkdir()
     make(root / "d/special")
     (root / "link").symlink_to("d/special")
@@ -405,7 +405,7 @@ def test_special_files_are_refused_and_never_opened(root: Path, make: Callable[[
         assert tx.exists("d/special")
         tx.write("d/next", "works")
     assert (root / "d/special").lstat() == before
-    assert (root / "d/next").read_text() == "works"
+    assert (root / "d/next").read_text(encoding="utf-8") == "works"
 
 
 # -- roots in roots -------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ WRITING = {
 def _fill(root: Path) -> None:
     (root / "d").mkdir()
     for path in ("a", "b", "c", "d/a", "d/b"):
-        (root / path).write_text(f"old {path}")
+        (root / path).write_text(f"old {path}", encoding="utf-8")
 
 
 def _used(root: Path) -> None:
@@ -154,8 +154,8 @@ def _pattern(trace: list[str]) -> str:
 @pytest.mark.parametrize("number", [1, 4, 30])
 def test_one_round_before_the_commit_point_and_one_after(root: Path, number: int) -> None:
     for path in range(number):
-        (root / str(path)).write_text("old")
-    (root / "gone").write_text("old")
+        (root / str(path)).write_text("old", encoding="utf-8")
+    (root / "gone").write_text("old", encoding="utf-8")
     _used(root)
 
     def change(tx: FileTransaction) -> None:
@@ -170,7 +170,7 @@ def test_one_round_before_the_commit_point_and_one_after(root: Path, number: int
 
 def test_directories_cost_a_barrier_before_and_one_after(root: Path) -> None:
     (root / "gone").mkdir()
-    (root / "gone/a").write_text("old")
+    (root / "gone/a").write_text("old", encoding="utf-8")
     _used(root)
 
     def change(tx: FileTransaction) -> None:
@@ -185,7 +185,7 @@ def test_directories_cost_a_barrier_before_and_one_after(root: Path) -> None:
 def test_process_durability_makes_no_sync_at_all(root: Path) -> None:
     """Neither at the first commit of a root nor with directories, nor in an undo or a recovery."""
     (root / "gone").mkdir()
-    (root / "old").write_text("old")
+    (root / "old").write_text("old", encoding="utf-8")
     code = """
         from txfiles import FileTransaction, recover
         FileTransaction(sys.argv[1], durability="process")
@@ -202,7 +202,7 @@ def test_process_durability_makes_no_sync_at_all(root: Path) -> None:
     done.check()
     assert [call.name for call in done.calls if call.name in SYNC] == []
     assert done.named("rename", "renameat", "renameat2")
-    assert (root / "new/old").read_text() == "old"
+    assert (root / "new/old").read_text(encoding="utf-8") == "old"
     assert not (root / "gone").exists()
 
 
@@ -246,8 +246,8 @@ def test_any_other_failure_of_it_is_raised(root: Path, error: int) -> None:
 
 def _fails(root: Path, call: str, nth: int, error: int = errno.EIO) -> TxFilesError:
     """The error of a commit of a, b and c whose `nth` call of this name after staging fails."""
-    (root / "a").write_text("old")
-    (root / "b").write_text("old")
+    (root / "a").write_text("old", encoding="utf-8")
+    (root / "b").write_text("old", encoding="utf-8")
     _used(root)
     tx = None
 
@@ -298,7 +298,7 @@ def test_an_error_says_what_is_on_disk_and_where_it_happened(root: Path, step: s
     with FileTransaction(root, timeout=0) as tx:
         assert tx.read("a") == found["a"]
         tx.write("a", "next")
-    assert (root / "a").read_text() == "next"
+    assert (root / "a").read_text(encoding="utf-8") == "next"
 
 
 def test_the_target_became_a_directory(root: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_directory_was_swapped_for_another_in_the_sync_round(root: Path) -> No
 def test_a_time_that_no_journal_can_hold(root: Path, change: str, seconds: int) -> None:
     with tmpfs(root):
         _used(root)
-        (root / "old").write_text("old")
+        (root / "old").write_text("old", encoding="utf-8")
         os.utime(root / "old", (0, seconds))
         tx = FileTransaction(root).begin()
         tx.write("a", "new")

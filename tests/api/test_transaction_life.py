@@ -56,7 +56,7 @@ class Error(Exception):
 
 @pytest.mark.parametrize("error", [Error, KeyboardInterrupt, SystemExit, GeneratorExit, BaseException])
 def test_an_exception_rolls_back_and_propagates_as_it_is(root: Path, error: type[BaseException]) -> None:
-    (root / "a").write_text("old")
+    (root / "a").write_text("old", encoding="utf-8")
     raised = error("why")
     with pytest.raises(error) as caught, FileTransaction(root) as tx:
         tx.write("a", "new")
@@ -378,7 +378,7 @@ def test_writers_in_threads_take_turns(root: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (root / "n").read_text() == "80"
+    assert (root / "n").read_text(encoding="utf-8") == "80"
 
 
 # -- waiting --------------------------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ def test_waiting_until_it_is_free(root: Path, timeout: float | None) -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_every_call_of_a_forked_child_is_refused(root: Path, call: str) -> None:
-    (root / "a").write_text("old")
+    (root / "a").write_text("old", encoding="utf-8")
     with FileTransaction(root) as tx:
         tx.write("a", "new")
         before = _private(root)

@@ -26,7 +26,7 @@ def _private(root: Path) -> list[str]:
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("mode", ["w", "wb", "a", "ab"])
 def test_what_is_written_is_staged_at_the_close(root: Path, mode: str, place: str) -> None:
-    (root / "old").write_text("old ")
+    (root / "old").write_text("old ", encoding="utf-8")
     path = PLACES[place]
     begins = b"old " if place == "there" and mode[0] == "a" else b""
     with FileTransaction(root) as tx:
@@ -36,13 +36,13 @@ def test_what_is_written_is_staged_at_the_close(root: Path, mode: str, place: st
         assert tx.exists(path) == (place == "there")
         stream.close()
         assert tx.read(path) == begins + b"one\ntwo"
-        assert (root / "old").read_text() == "old "
+        assert (root / "old").read_text(encoding="utf-8") == "old "
     assert tree(root)[path] == begins + b"one\ntwo"
 
 
 @pytest.mark.parametrize("mode", ["x", "xb"])
 def test_exclusive_creation(root: Path, mode: str) -> None:
-    (root / "there").write_text("old")
+    (root / "there").write_text("old", encoding="utf-8")
     (root / "link").symlink_to("there")
     with FileTransaction(root) as tx:
         tx.write("staged", "old")
@@ -103,7 +103,7 @@ def test_a_stream_that_writes_cannot_read(root: Path) -> None:
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit, GeneratorExit])
 @pytest.mark.parametrize("mode", WRITING)
 def test_a_block_that_raises_stages_nothing(root: Path, mode: str, error: type[BaseException]) -> None:
-    (root / "old").write_text("old")
+    (root / "old").write_text("old", encoding="utf-8")
     path = "new/a" if mode[0] == "x" else "old"
     with FileTransaction(root) as tx:
         before = _private(root)
@@ -214,7 +214,7 @@ def _odd_things(root: Path) -> None:
 
 @pytest.mark.parametrize("mode", WRITING)
 def test_a_commit_with_an_open_stream_changes_nothing(root: Path, mode: str) -> None:
-    (root / "b").write_text("old")
+    (root / "b").write_text("old", encoding="utf-8")
     tx = FileTransaction(root).begin()
     tx.write("b", "new")
     stream = tx.open("a", mode)
@@ -248,7 +248,7 @@ def test_a_stream_that_outlives_its_transaction_writes_nothing_and_holds_nothing
 
 
 def test_a_stream_that_was_opened_for_reading_stays_readable(root: Path) -> None:
-    (root / "disk").write_text("old")
+    (root / "disk").write_text("old", encoding="utf-8")
     with FileTransaction(root) as tx:
         tx.write("staged", "new")
         disk, staged = tx.open("disk"), tx.open("staged")
@@ -259,7 +259,7 @@ def test_a_stream_that_was_opened_for_reading_stays_readable(root: Path) -> None
 
 
 def test_a_savepoint_undoes_a_stream_that_was_closed_in_it(root: Path) -> None:
-    (root / "a").write_text("old")
+    (root / "a").write_text("old", encoding="utf-8")
     with FileTransaction(root) as tx:
         with pytest.raises(ZeroDivisionError), tx.savepoint():
             with tx.open("a", "ab") as stream:

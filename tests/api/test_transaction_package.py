@@ -498,7 +498,7 @@ def test_files_and_rows_agree_after_a_kill_at_any_call(store: FileStore, tmp_pat
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
         database.decide(store)
         found = database.number()
-        assert {Path(store.root, name).read_text() for name in "abc"} == {str(found)}
+        assert {Path(store.root, name).read_text(encoding="utf-8") for name in "abc"} == {str(found)}
         numbers.add(found)
         assert status(store.root).clean
     assert len(numbers) > 3  # the later kills come after the vote

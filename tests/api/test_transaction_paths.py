@@ -57,7 +57,7 @@ NOT_A_FILE = ["x/", "d/", ".", "./", "d/..", "d/.", "x//"]
 
 @pytest.mark.parametrize("path", NEVER, ids=repr)
 def test_never_a_path(root: Path, path: str | bytes) -> None:
-    (root / "there").write_text("there")
+    (root / "there").write_text("there", encoding="utf-8")
     (root / "d").mkdir()
     with FileTransaction(root) as tx:
         for name, call in (OF_FILES | OF_DIRECTORIES).items():
@@ -87,7 +87,7 @@ NO_PATHS = [None, 5, 1.5, ["a"], object(), bytearray(b"a"), memoryview(b"a")]
 
 @pytest.mark.parametrize("path", NO_PATHS, ids=lambda path: type(path).__name__)
 def test_no_path_at_all(root: Path, path: object) -> None:
-    (root / "there").write_text("there")
+    (root / "there").write_text("there", encoding="utf-8")
     with FileTransaction(root) as tx:
         for call in (OF_FILES | OF_DIRECTORIES).values():
             with pytest.raises(TypeError):
@@ -153,7 +153,7 @@ def test_any_name_is_a_name(root: Path, name: str | bytes) -> None:
 @pytest.mark.parametrize("name", ["x" * 256, "é" * 128, "d/" + "x" * 300, "x" * 257 + "/a"], ids=len)
 @pytest.mark.parametrize("call", ["write", "open w", "read", "delete", "mkdir", "copy to", "exists"])
 def test_a_name_that_is_too_long(root: Path, call: str, name: str) -> None:
-    (root / "there").write_text("there")
+    (root / "there").write_text("there", encoding="utf-8")
     (root / "d").mkdir()
     with FileTransaction(root) as tx:
         with pytest.raises(OSError, match="too long") as caught:
@@ -167,8 +167,8 @@ def test_a_name_that_is_too_long(root: Path, call: str, name: str) -> None:
 @pytest.mark.parametrize("parent", ["new", "was/a/file", "gone", "gone/deep"])
 @pytest.mark.parametrize("call", ["write", "open w", "mkdir", "copy to", "move to"])
 def test_a_name_that_is_too_long_in_a_directory_that_is_to_be_made(root: Path, call: str, parent: str) -> None:
-    (root / "there").write_text("there")
-    (root / "was").write_text("a file")
+    (root / "there").write_text("there", encoding="utf-8")
+    (root / "was").write_text("a file", encoding="utf-8")
     (root / "gone").mkdir()
     with FileTransaction(root) as tx:
         tx.delete("was")
@@ -223,7 +223,7 @@ def test_a_missing_root(tmp_path: Path) -> None:
 
 
 def test_a_root_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
+    (tmp_path / "file").write_text("x", encoding="utf-8")
     for create in (False, True):
         with pytest.raises(NotADirectoryError) as caught:
             FileTransaction(tmp_path / "file", create=create).begin()
@@ -257,7 +257,7 @@ def test_a_dangling_link_as_the_root(tmp_path: Path) -> None:
         FileTransaction(tmp_path / "link").begin()
     with FileTransaction(tmp_path / "link", create=True) as tx:
         tx.write("a", "x")
-    assert (tmp_path / "target/a").read_text() == "x"
+    assert (tmp_path / "target/a").read_text(encoding="utf-8") == "x"
     assert (tmp_path / "link").is_symlink()
 
 
@@ -306,7 +306,7 @@ def test_every_spelling_of_a_root_has_one_lock(
 def test_a_read_only_root(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    (root / "a").write_text("x")
+    (root / "a").write_text("x", encoding="utf-8")
     with read_only(root):
         with pytest.raises(OSError, match="Read-only") as caught:
             FileTransaction(root).begin()

@@ -33,7 +33,7 @@ def _undone(tx: FileTransaction, *changes: Callable[[], object]) -> None:
 def _fill(root: Path) -> None:
     (root / "d/e").mkdir(parents=True)
     for path in ("a", "b", "d/a", "d/e/a"):
-        (root / path).write_text(path)
+        (root / path).write_text(path, encoding="utf-8")
 
 
 CHANGES: dict[str, Callable[[FileTransaction], object]] = {
@@ -163,8 +163,8 @@ def test_what_was_undone_expects_nothing_of_the_disk(root: Path) -> None:
         _undone(tx, lambda: tx.write("a", "x", if_version=None))
         with pytest.raises(TypeError):
             tx.write("b", 5, if_version=None)  # type: ignore[arg-type]
-        (root / "a").write_text("theirs")
-        (root / "b").write_text("theirs")
+        (root / "a").write_text("theirs", encoding="utf-8")
+        (root / "b").write_text("theirs", encoding="utf-8")
         tx.write("c", "x")
     assert tree(root) == {"a": b"theirs", "b": b"theirs", "c": b"x"}
 
@@ -173,7 +173,7 @@ def test_what_was_expected_before_the_savepoint_stays_expected(root: Path) -> No
     tx = FileTransaction(root).begin()
     tx.write("a", "x", if_version=None)
     _undone(tx, lambda: tx.delete("a"), lambda: tx.write("a", "y", if_version=None))
-    (root / "a").write_text("theirs")
+    (root / "a").write_text("theirs", encoding="utf-8")
     with pytest.raises(ConflictError) as caught:
         tx.commit()
     assert (caught.value.path, caught.value.outcome) == ("a", "before")

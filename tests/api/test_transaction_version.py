@@ -84,10 +84,10 @@ def _to_directory(path: Path) -> None:
 
 
 OTHERS: dict[str, Callable[[Path], object]] = {
-    "written in place": lambda path: path.write_text("theirs"),
-    "same length": lambda path: path.write_text("1"),
+    "written in place": lambda path: path.write_text("theirs", encoding="utf-8"),
+    "same length": lambda path: path.write_text("1", encoding="utf-8"),
     "appended": lambda path: os.truncate(path, 5),
-    "replaced": lambda path: (path.with_name("t").write_text("1"), path.with_name("t").rename(path)),
+    "replaced": lambda path: (path.with_name("t").write_text("1", encoding="utf-8"), path.with_name("t").rename(path)),
     "removed": lambda path: path.unlink(),
     "a directory": _to_directory,
 }
@@ -134,7 +134,7 @@ def test_none_means_that_there_must_be_no_file(root: Path) -> None:
 def test_none_and_a_file_of_another_program(root: Path) -> None:
     tx = FileTransaction(root).begin()
     tx.write("a", "1", if_version=None)
-    (root / "a").write_text("theirs")
+    (root / "a").write_text("theirs", encoding="utf-8")
     with pytest.raises(ConflictError):
         tx.commit()
     assert tree(root) == {"a": b"theirs"}

@@ -35,7 +35,7 @@ def _fill(root: Path) -> None:
     (root / "d/e").mkdir(parents=True)
     (root / "f").mkdir()
     for path in ("a", "b", "d/a", "d/e/a"):
-        (root / path).write_text(path)
+        (root / path).write_text(path, encoding="utf-8")
 
 
 # The calls, and how the tree differs from `_fill` after them.
@@ -145,10 +145,10 @@ def test_a_rollback_forgets_it(root: Path, way: str) -> None:
 def test_what_other_programs_do_is_seen_until_it_is_staged_over(root: Path) -> None:
     with FileTransaction(root) as tx:
         assert tx.listdir() == []
-        (root / "a").write_text("theirs")
+        (root / "a").write_text("theirs", encoding="utf-8")
         assert (tx.listdir(), tx.read("a")) == (["a"], b"theirs")
         tx.write("a", "ours")
-        (root / "a").write_text("theirs again")
+        (root / "a").write_text("theirs again", encoding="utf-8")
         assert tx.read("a") == b"ours"
     assert tree(root) == {"a": b"ours"}
 

@@ -178,7 +178,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[BaseException]]] = {
 @pytest.mark.parametrize("place", ["a", "new/deep/a"])
 @pytest.mark.parametrize("what", REFUSED)
 def test_a_refused_call_leaves_nothing_and_the_transaction_goes_on(root: Path, what: str, place: str) -> None:
-    (root / "a").write_text("old")
+    (root / "a").write_text("old", encoding="utf-8")
     make, error = REFUSED[what]
     with FileTransaction(root) as tx:
         tx.write("other", "kept")
@@ -207,8 +207,8 @@ def test_data_that_uses_the_transaction_while_it_is_read(root: Path) -> None:
             tx.write(f"{name}.seen", name)
             yield tx.read(name)
 
-    (root / "a").write_text("1")
-    (root / "b").write_text("2")
+    (root / "a").write_text("1", encoding="utf-8")
+    (root / "b").write_text("2", encoding="utf-8")
     with FileTransaction(root) as tx:
         tx.write("a", joined(tx))
     assert tree(root) == {"a": b"12", "b": b"2", "a.seen": b"a", "b.seen": b"b"}
@@ -249,7 +249,7 @@ def test_write_makes_missing_parents_and_only_those(root: Path) -> None:
 
 
 def test_a_write_of_the_same_bytes_is_a_change(root: Path) -> None:
-    (root / "a").write_text("same")
+    (root / "a").write_text("same", encoding="utf-8")
     inode = (root / "a").stat().st_ino
     with FileTransaction(root) as tx:
         before = tx.version("a")
@@ -303,7 +303,7 @@ def test_what_is_no_indent(root: Path, indent: Any) -> None:
     ids=repr,
 )
 def test_a_document_that_json_cannot_hold(root: Path, value: object) -> None:
-    (root / "a").write_text("old")
+    (root / "a").write_text("old", encoding="utf-8")
     with FileTransaction(root) as tx:
         with pytest.raises(DocumentError, match="cannot be written as JSON") as caught:
             tx.write_json("a", value)
@@ -312,7 +312,7 @@ def test_a_document_that_json_cannot_hold(root: Path, value: object) -> None:
         assert _private(root) == ["format", "lock"]
         tx.write_json("b", [(1 << 64) - 1, -(1 << 63), 1.5, True, None, ""])
     assert sorted(tree(root)) == ["a", "b"]
-    assert (root / "a").read_text() == "old"
+    assert (root / "a").read_text(encoding="utf-8") == "old"
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"{", b"[1,]", b"nan", b'"\xff"', b"{} {}", b"\xef\xbb\xbf{"])
@@ -329,7 +329,7 @@ def test_a_document_that_cannot_be_read(root: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("number", [10**30, -(10**30), 1 << 64, (1 << 63) - 1, 12345678901234567890123])
 def test_integers_stay_exact_on_reading(root: Path, number: int) -> None:
-    (root / "a").write_text(json.dumps({"n": number}))
+    (root / "a").write_text(json.dumps({"n": number}), encoding="utf-8")
     with FileTransaction(root) as tx:
         assert tx.read_json("a") == {"n": number}
         assert type(tx.read_json("a")["n"]) is int

@@ -57,7 +57,7 @@ def test_what_was_not_read_may_change(root: Path, store: FileStore) -> None:
         snap.read("a")
         put(store, b="2", c="2")
     commit_on(store, snap)
-    assert (root / "result").read_text() == "done"
+    assert (root / "result").read_text(encoding="utf-8") == "done"
 
 
 def test_reads_inside_the_transaction_count_too(store: FileStore) -> None:
@@ -145,7 +145,7 @@ def test_f03_a_change_by_another_program_is_a_conflict(root: Path, store: FileSt
     put(store, a="1")
     with store.snapshot() as snap:
         snap.read("a")
-        (root / "a").write_text("22")
+        (root / "a").write_text("22", encoding="utf-8")
     with pytest.raises(ConflictError):
         commit_on(store, snap)
 
@@ -217,7 +217,7 @@ def test_update_commits_and_returns_the_value(root: Path, store: FileStore) -> N
         return 42
 
     assert store.update(change) == 42
-    assert (root / "a").read_text() == "1"
+    assert (root / "a").read_text(encoding="utf-8") == "1"
 
 
 def test_update_tries_again_after_a_conflict(root: Path, store: FileStore) -> None:
@@ -230,7 +230,7 @@ def test_update_tries_again_after_a_conflict(root: Path, store: FileStore) -> No
         version = tx.version("a")
         text = tx.read_text("a")
         if attempts < 4:
-            (root / "new").write_text(f"by another program {attempts}")
+            (root / "new").write_text(f"by another program {attempts}", encoding="utf-8")
             os.replace(root / "new", root / "a")
         tx.write("b", "staged")
         tx.write("a", text + "!", if_version=version)
@@ -238,7 +238,7 @@ def test_update_tries_again_after_a_conflict(root: Path, store: FileStore) -> No
 
     assert store.update(change) == "by another program 3"
     assert attempts == 4
-    assert (root / "a").read_text() == "by another program 3!"
+    assert (root / "a").read_text(encoding="utf-8") == "by another program 3!"
 
 
 def test_a_coroutine_function_is_refused(store: FileStore) -> None:

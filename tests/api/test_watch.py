@@ -47,7 +47,7 @@ def test_nothing_else_changes_it(root: Path, store: FileStore) -> None:
         tx.rollback()
     with store.transaction() as tx:
         tx.read("a")
-    (root / "a").write_text("by another program")
+    (root / "a").write_text("by another program", encoding="utf-8")
     store.recover()
     assert FileStore(root).state_version() == version
 

@@ -49,7 +49,7 @@ class Scenario:
 
 def _four(root: Path) -> None:
     for name in "abcd":
-        (root / name).write_text(f"old {name}")
+        (root / name).write_text(f"old {name}", encoding="utf-8")
     os.chmod(root / "b", 0o640)
 
 
@@ -61,10 +61,10 @@ def _replace_four(tx: FileTransaction) -> None:
 def _mixed(root: Path) -> None:
     _four(root)
     (root / "dir" / "deep").mkdir(parents=True)
-    (root / "dir" / "one").write_text("one")
-    (root / "dir" / "deep" / "two").write_text("two")
+    (root / "dir" / "one").write_text("one", encoding="utf-8")
+    (root / "dir" / "deep" / "two").write_text("two", encoding="utf-8")
     (root / "gone").mkdir()
-    (root / "gone" / "f").write_text("f")
+    (root / "gone" / "f").write_text("f", encoding="utf-8")
     os.symlink("a", root / "link")
     os.link(root / "c", root / "c2")
 

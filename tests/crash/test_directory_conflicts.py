@@ -41,7 +41,7 @@ def _die_after(root: Path, change: Callable[[FileTransaction], Any], renames: in
 
 def _files(root: Path) -> dict[str, str]:
     return {
-        str(path.relative_to(root)): path.read_text()
+        str(path.relative_to(root)): path.read_text(encoding="utf-8")
         for path in root.rglob("*")
         if ".txfiles" not in path.parts and path.is_file() and path.name != "settled"
     }
@@ -75,32 +75,32 @@ def _delete_and_write(tx: FileTransaction) -> None:
 
 def _parent_removed(root: Path) -> None:
     (root / "d").mkdir()
-    (root / "zero").write_text("0")
+    (root / "zero").write_text("0", encoding="utf-8")
     _die_after(root, _write_into, 2)
     (root / "d").rmdir()
 
 
 def _parent_became_a_file(root: Path) -> None:
-    (root / "zero").write_text("0")
+    (root / "zero").write_text("0", encoding="utf-8")
     _die_after(root, _write_new_directory, 1)
     shutil.rmtree(root / "new", ignore_errors=True)
-    (root / "new").write_text("F")
+    (root / "new").write_text("F", encoding="utf-8")
 
 
 def _file_put_into_what_goes(root: Path) -> None:
     (root / "z" / "q" / "r").mkdir(parents=True)
-    (root / "zero").write_text("0")
+    (root / "zero").write_text("0", encoding="utf-8")
     _die_after(root, _delete_tree, 1)
     (root / "z" / "q").mkdir(parents=True, exist_ok=True)
-    (root / "z" / "q" / "foreign").write_text("x")
+    (root / "z" / "q" / "foreign").write_text("x", encoding="utf-8")
 
 
 def _file_put_where_a_file_comes(root: Path) -> None:
     (root / "d").mkdir()
-    (root / "d" / "x").write_text("0")
+    (root / "d" / "x").write_text("0", encoding="utf-8")
     _die_after(root, _file_for_directory, 2)
     (root / "d").mkdir(exist_ok=True)
-    (root / "d" / "foreign").write_text("x")
+    (root / "d" / "foreign").write_text("x", encoding="utf-8")
 
 
 CASES: dict[str, tuple[Callable[[Path], None], dict[str, dict[str, str] | None]]] = {

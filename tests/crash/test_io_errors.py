@@ -122,13 +122,13 @@ def test_files_that_cannot_be_opened_again_are_synced_before_they_are_closed(mem
     """However many, so that their descriptors are not all kept."""
     names = [f"f{number}" for number in range(20)]
     for name in names:
-        (memory / name).write_text("old")
+        (memory / name).write_text("old", encoding="utf-8")
         (memory / name).chmod(0o200)
     counting = FaultyFS(_WriteOnly())
     with system.use(counting), FileTransaction(memory) as tx:  # type: ignore[arg-type]
         for name in names:
             tx.write(name, "new")
-    assert {(memory / name).read_text() for name in names} == {"new"}
+    assert {(memory / name).read_text(encoding="utf-8") for name in names} == {"new"}
     assert counting.trace.count("sync_file") == len(names) + 2  # the journal and the format
 
 

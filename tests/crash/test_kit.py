@@ -55,8 +55,8 @@ def agree(root: Path) -> None:
 
 def old(root: Path) -> None:
     (root / "sub").mkdir()
-    (root / "a").write_text("old")
-    (root / "sub" / "b").write_text("old")
+    (root / "a").write_text("old", encoding="utf-8")
+    (root / "sub" / "b").write_text("old", encoding="utf-8")
 
 
 def together(root: Path) -> None:
@@ -72,11 +72,11 @@ def in_two_parts(root: Path) -> None:
 
 
 def in_place(root: Path) -> None:
-    (root / "a").write_text("new")
+    (root / "a").write_text("new", encoding="utf-8")
 
 
 def equal(root: Path) -> bool:
-    return (root / "a").read_text() == (root / "sub" / "b").read_text() != ""
+    return (root / "a").read_text(encoding="utf-8") == (root / "sub" / "b").read_text(encoding="utf-8") != ""
 
 
 def failure_of(kind: Callable[..., Any], save: Act, check: Act = equal, setup: Act = old, **options: Any) -> str:
@@ -119,7 +119,9 @@ def test_every_state_between_calls_of_a_commit_is_met(memory: Path) -> None:
 
 
 def test_a_file_written_in_place_is_found_empty(memory: Path) -> None:
-    told = failure_of(survives_kills, in_place, lambda root: (root / "a").read_text() in ("old", "new"), where=memory)
+    told = failure_of(
+        survives_kills, in_place, lambda root: (root / "a").read_text(encoding="utf-8") in ("old", "new"), where=memory
+    )
     assert "file 0644 ''" in told
     assert "the check returned False" in told
 
@@ -140,14 +142,14 @@ def test_what_the_application_does_at_its_start_counts(memory: Path) -> None:
 
     def save(root: Path) -> None:
         (root / "marker").touch()
-        (root / "a").write_text("new")
-        (root / "sub" / "b").write_text("new")
+        (root / "a").write_text("new", encoding="utf-8")
+        (root / "sub" / "b").write_text("new", encoding="utf-8")
         (root / "marker").unlink()
 
     def repair(root: Path) -> None:
         if (root / "marker").exists():
-            (root / "a").write_text("old")
-            (root / "sub" / "b").write_text("old")
+            (root / "a").write_text("old", encoding="utf-8")
+            (root / "sub" / "b").write_text("old", encoding="utf-8")
 
     assert survives_kills(save, equal, setup=old, recover=repair, where=memory) >= 6
     failure_of(survives_kills, save, where=memory)
@@ -155,7 +157,7 @@ def test_what_the_application_does_at_its_start_counts(memory: Path) -> None:
 
 def test_a_save_that_returns_in_a_wrong_state_is_found(memory: Path) -> None:
     def check(root: Path) -> None:
-        assert (root / "a").read_text() == "old"
+        assert (root / "a").read_text(encoding="utf-8") == "old"
 
     with pytest.raises(AssertionError, match="after the save has returned"):
         survives_kills(lambda root: os.truncate(root / "a", 0), check, setup=old, where=memory)
@@ -171,7 +173,7 @@ def _raises(root: Path) -> None:
         (_raises, "(?s)the save fails by itself.*no such thing"),
         (lambda root: os._exit(3), "ends its process by itself"),
         (lambda root: None, "changed nothing"),
-        (lambda root: (root / "a").read_text(), "changed nothing"),
+        (lambda root: (root / "a").read_text(encoding="utf-8"), "changed nothing"),
     ],
     ids=["raises", "exits", "nothing", "reads"],
 )
@@ -207,7 +209,9 @@ def test_two_transactions_are_not_one_save() -> None:
 
 
 def test_a_check_that_is_never_content_is_said_so() -> None:
-    told = failure_of(survives_power_loss, together, lambda root: (root / "a").read_text() == "old", caps=(4,))
+    told = failure_of(
+        survives_power_loss, together, lambda root: (root / "a").read_text(encoding="utf-8") == "old", caps=(4,)
+    )
     assert "the check fails: AssertionError('the check returned False')" in told
 
 
@@ -265,7 +269,7 @@ def test_the_state_before_is_copied_as_it_is() -> None:
 
     def check(root: Path) -> None:
         found = {path.name: path.lstat().st_mode & 0o777 for path in root.rglob("*") if not path.is_symlink()}
-        seen.append((found, os.readlink(root / "link"), (root / "a").read_text()))
+        seen.append((found, os.readlink(root / "link"), (root / "a").read_text(encoding="utf-8")))
 
     survives_power_loss(together, check, setup=setup, caps=(4,))
     modes = {"a": 0o600, "sub": 0o750, "b": 0o644}
@@ -308,13 +312,15 @@ def test_unplugged(crash_test):
 
 def _pytest(where: Path, *words: str) -> str:
     """As a user runs it, in a project of his own."""
-    (where / "test_save.py").write_text(SAMPLE)
+    (where / "test_save.py").write_text(SAMPLE, encoding="utf-8")
     (where / "pytest.ini").touch()
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     env.pop("CI", None)  # with it pytest prints whole messages once more
     argv = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "txfiles.testing.plugin", "-p", "no:cacheprovider"]
     argv += ["--basetemp", str(where / "temporary")]
-    done = subprocess.run([*argv, *words], cwd=where, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*argv, *words], cwd=where, env=env, capture_output=True, text=True, check=False, encoding="utf-8"
+    )
     return done.stdout + done.stderr
 
 
@@ -334,7 +340,9 @@ def test_the_fixture_offers_both_and_says_how_to_replay(memory: Path) -> None:
 def test_the_plugin_is_light() -> None:
     code = "import sys, txfiles.testing.plugin; print(*sys.modules)"
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, encoding="utf-8"
+    )
     loaded = done.stdout.split()
     assert [name for name in loaded if name.startswith("txfiles.testing.")] == ["txfiles.testing.plugin"]
     assert not {"orjson", "filelock", "ctypes"} & set(loaded)
@@ -343,7 +351,7 @@ def test_the_plugin_is_light() -> None:
 def test_the_plugin_is_an_entry_point() -> None:
     import tomllib
 
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["entry-points"]["pytest11"] == {"txfiles": "txfiles.testing.plugin"}
 
 

@@ -68,7 +68,9 @@ def test_every_call_that_syncs_has_a_mutant() -> None:
     for path in Path(txfiles.__path__[0]).rglob("*.py"):
         if path.name in ("system.py", "fsyncs.py") or "testing" in path.parts:
             continue
-        named = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+        named = [
+            node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Attribute)
+        ]
         there += [
             f"{path.parent.name}.{path.stem}" for node in named if node.attr in ("sync_file", "sync_dir", "fsync")
         ]

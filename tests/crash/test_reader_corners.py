@@ -97,7 +97,7 @@ def test_a_state_that_was_read_too_early_and_then_undone_expires(root: Path) -> 
     store = set_up(root)
     writer = Writer(root, ["undone 4"])
     try:
-        while (root / "a").read_text() == "a 0":
+        while (root / "a").read_text(encoding="utf-8") == "a 0":
             writer.step()
         with store.snapshot() as snap, store.snapshot("b") as pinned:
             assert snap.read("a") == b"a 1000"
@@ -133,7 +133,7 @@ def die_half_way(root: Path) -> None:
             tx.write("b", "b 1")
 
     killed(write, "rename", 3)
-    assert [(root / name).read_text() for name in ("a", "b")] == ["a 1", "b 0"]
+    assert [(root / name).read_text(encoding="utf-8") for name in ("a", "b")] == ["a 1", "b 0"]
 
 
 def read_both(store: FileStore, fs: Any) -> None:
@@ -176,7 +176,7 @@ def test_one_commit_between_a_look_and_the_next_is_followed_though_another_is_un
             tx.write("a", "a 5")
         writer = Writer(root, ["commit"])
         try:
-            while (root / "a").read_text() == "a 5":
+            while (root / "a").read_text(encoding="utf-8") == "a 5":
                 writer.step()
             with pytest.raises(SnapshotExpiredError):
                 snap.read("a")

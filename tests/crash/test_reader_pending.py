@@ -55,7 +55,7 @@ def write(root: Path) -> None:
 def half_done(root: Path) -> None:
     """A writer dies when some of its files are in place: the commit point is its first rename."""
     killed(lambda: write(root), "rename", 5)
-    assert len({(root / name).read_text() for name in NAMES}) == 2
+    assert len({(root / name).read_text(encoding="utf-8") for name in NAMES}) == 2
 
 
 @contextmanager
@@ -205,7 +205,7 @@ def test_e15_read_only_mount_with_a_commit_under_way(root: Path, tmp_path: Path,
 @pytest.mark.needs("mount")
 def test_e15_read_only_mount_at_rest(root: Path, tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
-    (tmp_path / "plain" / "x").write_text("x")
+    (tmp_path / "plain" / "x").write_text("x", encoding="utf-8")
     set_up(root)
     for source in (root, tmp_path / "plain"):
         where = tmp_path / f"mounted-{source.name}"
@@ -267,7 +267,7 @@ def test_a_user_who_may_only_read_reads_through_the_journal(rename: int) -> None
         assert run_python(READ, directory, "a", "b", **as_user(1234)).check().stdout == told
         assert sorted(os.listdir(private)) == left
         recover(directory)
-        assert told == "{0} {0}\n".format((directory / "a").read_text())
+        assert told == "{0} {0}\n".format((directory / "a").read_text(encoding="utf-8"))
 
 
 # -- where nobody can tell the state --------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def read_only() -> Iterator[None]:
 def test_a_conflict_needs_a_decision_before_anybody_can_read(root: Path, writable: bool) -> None:
     store = set_up(root)
     half_done(root)
-    (root / "d").write_text("by hand")
+    (root / "d").write_text("by hand", encoding="utf-8")
     for pins in ((), NAMES):
         with pytest.raises(RecoveryConflictError) as caught:
             if writable:
@@ -297,7 +297,7 @@ def test_a_conflict_needs_a_decision_before_anybody_can_read(root: Path, writabl
                 with read_only():
                     read(store, *pins)
         assert caught.value.paths == ("d",)
-    assert (root / "d").read_text() == "by hand"
+    assert (root / "d").read_text(encoding="utf-8") == "by hand"
     store.recover(on_conflict="keep-theirs")
     with store.snapshot(*NAMES) as snap:
         assert [snap.read(name) for name in NAMES] == [b"new"] * 3 + [b"by hand"]
@@ -331,7 +331,9 @@ def write_durably(root: Path) -> None:
 def test_a_lost_token_is_said(root: Path, writable: bool) -> None:
     store = set_up(root, "full")
     killed(lambda: write_durably(root), "rename", 3)
-    tokens = [p for p in (root / ".txfiles").iterdir() if p.name[-1].isdigit() and p.read_text() == "new"]
+    tokens = [
+        p for p in (root / ".txfiles").iterdir() if p.name[-1].isdigit() and p.read_text(encoding="utf-8") == "new"
+    ]
     assert tokens
     kept = tokens[0].with_name("kept")
     tokens[0].rename(kept)

@@ -66,7 +66,7 @@ def test_a12_one_damaged_file_of_ten_does_not_stop_the_others(root: Path, damage
         assert tx.exists("3.json")
         assert len(tx.glob("*.json")) == 10
         tx.write_json("4.json", "and the transaction goes on")
-    assert (root / "4.json").read_text() == '"and the transaction goes on"\n'
+    assert (root / "4.json").read_text(encoding="utf-8") == '"and the transaction goes on"\n'
 
 
 @damaged
@@ -168,6 +168,6 @@ def test_a14_read_modify_write_does_not_replace_what_it_could_not_read(
             change(root)
     assert tree(root) == {"a.json": damage}, "nothing is lost, and no copies pile up"
     assert (root / "a.json").stat().st_ino == before.st_ino
-    (root / "a.json").write_text("{}")
+    (root / "a.json").write_text("{}", encoding="utf-8")
     change(root)
-    assert '"runs": 1' in (root / "a.json").read_text()
+    assert '"runs": 1' in (root / "a.json").read_text(encoding="utf-8")

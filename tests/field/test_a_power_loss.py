@@ -47,7 +47,7 @@ def _pairs(
 def _write_old(root: Path) -> None:
     for name, content in OLD.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(content)
+        (root / name).write_text(content, encoding="utf-8")
 
 
 def _save(root: Path, contents: dict[str, str]) -> None:
@@ -176,8 +176,8 @@ def test_a26_a_large_file_is_never_partial(
     place: Places, filesystem: str, size: int, how: Callable[[FileTransaction, int], None]
 ) -> None:
     here = place(filesystem)
-    (here.root / "large").write_text("old")
-    (here.root / "index").write_text("old")
+    (here.root / "large").write_text("old", encoding="utf-8")
+    (here.root / "index").write_text("old", encoding="utf-8")
     here.sync()
     found = []
 
@@ -188,9 +188,9 @@ def test_a26_a_large_file_is_never_partial(
 
     def look(copy: Path, where: str) -> None:
         recover(copy)
-        index, large = (copy / "index").read_text(), copy / "large"
+        index, large = (copy / "index").read_text(encoding="utf-8"), copy / "large"
         if index == "old":
-            assert large.read_text() == "old", where
+            assert large.read_text(encoding="utf-8") == "old", where
         else:
             assert large.stat().st_size == size, where
             whole = (_BLOCK * (size // len(_BLOCK) + 1))[:size]
@@ -387,7 +387,7 @@ CHANGES = [_nested, _delete_and_write, _reorganise, _through_links]
 def _furnish(root: Path) -> None:
     for name in ("data/one", "data/two", "old/a", "old/b/c", "log", "target"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(f"old {name}\n")
+        (root / name).write_text(f"old {name}\n", encoding="utf-8")
     (root / "link").symlink_to("target")
 
 
@@ -420,7 +420,7 @@ def test_a05_directories_above_a_new_root_are_there_too(place: Places, filesyste
         tx.write("c/file", "deep down")
     here.fs.power_cut()
     recover(here.root / "a/b/root")
-    assert (here.root / "a/b/root/c/file").read_text() == "deep down"
+    assert (here.root / "a/b/root/c/file").read_text(encoding="utf-8") == "deep down"
 
 
 @pytest.mark.parametrize("filesystem", [EXT4, XFS])
@@ -464,8 +464,8 @@ def test_a06_deletes_and_writes_appear_together(
     here, twin = place(filesystem), place(filesystem)
     for root in (here.root, twin.root):
         (root / "data").mkdir()
-        (root / "data/one").write_text("old one")
-        (root / "data/two").write_text("old two")
+        (root / "data/one").write_text("old one", encoding="utf-8")
+        (root / "data/two").write_text("old two", encoding="utf-8")
     with FileTransaction(twin.root) as tx:
         change(tx)
     here.sync()

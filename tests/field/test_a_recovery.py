@@ -222,23 +222,23 @@ def test_a10_who_may_not_look_is_told_so(tmp_path: Path) -> None:
 
 
 def _in_place(path: Path) -> None:
-    path.write_text("theirs")
+    path.write_text("theirs", encoding="utf-8")
 
 
 def _same_length(path: Path) -> None:
     time.sleep(0.01)
-    path.write_text("OLD b")
+    path.write_text("OLD b", encoding="utf-8")
 
 
 def _by_an_editor(path: Path) -> None:
-    path.with_name("temporary").write_text("theirs")
+    path.with_name("temporary").write_text("theirs", encoding="utf-8")
     path.with_name("temporary").rename(path)
 
 
 def _restored(path: Path) -> None:
     """From a backup, with the old time: same size, same mtime, another inode."""
     info = path.stat()
-    path.with_name("temporary").write_text("OLD b")
+    path.with_name("temporary").write_text("OLD b", encoding="utf-8")
     os.utime(path.with_name("temporary"), ns=(info.st_atime_ns, info.st_mtime_ns))
     path.with_name("temporary").rename(path)
 
@@ -276,7 +276,7 @@ def test_a25_an_edit_by_hand_is_not_overwritten(root: Path, edit: Callable[[Path
 @pytest.mark.parametrize("decision", ["roll-forward", "roll-back"])
 def test_a25_the_conflict_is_decided_by_the_caller(root: Path, decision: str) -> None:
     die(root, 1)
-    (root / "b").write_text("theirs")
+    (root / "b").write_text("theirs", encoding="utf-8")
     recover(root, on_conflict=decision)  # type: ignore[arg-type]
     assert tree(root) == (NEW if decision == "roll-forward" else {"a": b"old a", "b": b"theirs"})
 
@@ -284,7 +284,7 @@ def test_a25_the_conflict_is_decided_by_the_caller(root: Path, decision: str) ->
 @pytest.mark.parametrize("applied", [1, 2, 3])
 def test_a25_an_edit_of_what_was_applied_already_is_kept(root: Path, applied: int) -> None:
     die(root, applied)
-    (root / "a").write_text("edited after the new one was there")
+    (root / "a").write_text("edited after the new one was there", encoding="utf-8")
     recover(root)
     assert tree(root) == {**NEW, "a": b"edited after the new one was there"}
 
@@ -296,7 +296,7 @@ def test_a25_a_new_file_where_the_crash_left_none(root: Path, edit: Callable[[Pa
     edit(root / "sub/c")
     with pytest.raises(RecoveryConflictError):
         recover(root)
-    assert (root / "sub/c").read_text() == "theirs"
+    assert (root / "sub/c").read_text(encoding="utf-8") == "theirs"
     recover(root, on_conflict="keep-theirs")
     assert tree(root) == {**NEW, "sub/c": b"theirs"}
 
@@ -326,7 +326,7 @@ def test_a27_recovery_works_after_the_directory_moved(
         shutil.move(origin, there)
     if how == "other name":
         origin.mkdir()  # what the old path now leads to is nobody's business
-        (origin / "b").write_text("a stranger")
+        (origin / "b").write_text("a stranger", encoding="utf-8")
     _begin(watch(there))
     assert tree(there) == (OLD if applied == -1 else NEW)
     if how == "other name":

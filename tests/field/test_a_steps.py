@@ -59,7 +59,7 @@ _COMMITS = {
 def test_a03_order_of_syncs_and_renames(root: Path, change: str, first: bool) -> None:
     for name in ("a", "s/b", "t/u/c"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("1")
+        (root / name).write_text("1", encoding="utf-8")
     if not first:
         _save(root, settled="once")
     done = traced(
@@ -134,13 +134,13 @@ _STAGING = {
 @pytest.mark.parametrize("filesystem", [EXT4])
 def test_a23_mode_owner_and_attributes_before_the_sync(place: Places, filesystem: str, how: str) -> None:
     here = place(filesystem)
-    (here.root / "owned").write_text("old")
+    (here.root / "owned").write_text("old", encoding="utf-8")
     os.chmod(here.root / "owned", 0o640)
     os.chown(here.root / "owned", 1234, 5678)
     os.setxattr(here.root / "owned", "user.k", b"value")
     (here.root / "shared").mkdir(mode=0o2775)
     assert os.system(f"setfacl -d -m u:1234:rw,g::r {here.root}/shared") == 0
-    (here.root / "shared/acl").write_text("old")
+    (here.root / "shared/acl").write_text("old", encoding="utf-8")
     done = traced(
         f"""
         from txfiles import FileTransaction
@@ -253,9 +253,9 @@ def test_a19_power_lost_at_each_step_of_the_first_transaction(place: Places, fil
 
 def _old(root: Path) -> None:
     for name in "abc":
-        (root / name).write_text(f"old {name}")
+        (root / name).write_text(f"old {name}", encoding="utf-8")
     (root / "gone").mkdir()
-    (root / "gone/d").write_text("old d")
+    (root / "gone/d").write_text("old d", encoding="utf-8")
     _save(root, settled="once")
 
 
@@ -377,7 +377,7 @@ def _two_files(root: Path) -> None:
 )
 def test_a22_killed_before_the_journal_is_complete(root: Path, call: str, nth: int, where: str) -> None:
     for name in "ac":
-        (root / name).write_text("old")
+        (root / name).write_text("old", encoding="utf-8")
     _save(root, settled="once")
     before = tree(root)
     killed(lambda: _two_files(root), call, nth)

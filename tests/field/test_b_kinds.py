@@ -44,11 +44,11 @@ _DIRECTORIES = ("empty", "full", "a link to one", "new in the transaction")
     ],
 )
 def test_b28_a_directory_is_not_replaced_by_a_file(root: Path, kind: str, call: str) -> None:
-    (root / "other").write_text("other")
+    (root / "other").write_text("other", encoding="utf-8")
     if kind != "new in the transaction":
         (root / "d").mkdir(mode=0o751)
         if kind == "full":
-            (root / "d/inside").write_text("inside")
+            (root / "d/inside").write_text("inside", encoding="utf-8")
         if kind == "a link to one":
             (root / "d").rename(root / "real")
             (root / "d").symlink_to("real")
@@ -110,7 +110,7 @@ def _no_waiting() -> Iterator[None]:
 def test_b29_what_is_no_plain_file_is_refused_at_the_call(
     root: Path, make: Callable[[Path], None], through_link: bool
 ) -> None:
-    (root / "other").write_text("other")
+    (root / "other").write_text("other", encoding="utf-8")
     make(root / "real")
     if through_link:
         (root / "special").symlink_to("real")
@@ -166,7 +166,7 @@ def test_b29_it_is_never_opened(root: Path, make: Callable[[Path], None]) -> Non
 @pytest.mark.parametrize("make", SPECIAL)
 def test_b29_a_tree_with_one_in_it_is_neither_deleted_nor_copied(root: Path, make: Callable[[Path], None]) -> None:
     (root / "dir").mkdir()
-    (root / "dir/file").write_text("x")
+    (root / "dir/file").write_text("x", encoding="utf-8")
     make(root / "dir/special")
     names = set(tree_names(root))
     with FileTransaction(root) as tx:

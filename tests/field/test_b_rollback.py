@@ -69,7 +69,7 @@ def _a_file_is_changed(root: Path) -> FileTransaction:
     tx = _begun(root)
     tx.write("c", "new", if_version=tx.version("c"))
     (root / "c").unlink()
-    (root / "c").write_text("theirs")
+    (root / "c").write_text("theirs", encoding="utf-8")
     return tx
 
 
@@ -114,7 +114,11 @@ def test_b05_a_loop_over_directories_goes_on_after_one_failed(tmp_path: Path, wa
         except OSError as error:
             failed.append(str(error))
     assert len(failed) == 1
-    assert [(root / "state").is_file() and (root / "state").read_text() for root in roots] == ["new", False, "new"]
+    assert [(root / "state").is_file() and (root / "state").read_text(encoding="utf-8") for root in roots] == [
+        "new",
+        False,
+        "new",
+    ]
     (roots[1] / "state").rmdir()
     stores[1].update(lambda tx: tx.write("state", "new"))
 
@@ -199,7 +203,7 @@ def test_b06_another_directory_is_no_nesting(root: Path) -> None:
 def test_b07_reads_see_what_was_written_and_the_disk_does_not(root: Path) -> None:
     _furnish(root)
     (root / "sub").mkdir()
-    (root / "sub/d").write_text("old")
+    (root / "sub/d").write_text("old", encoding="utf-8")
     before = tree(root)
     with FileTransaction(root) as tx:
 
@@ -261,7 +265,7 @@ def test_b07_a_file_that_is_being_read_does_not_stop_the_commit(root: Path, read
             assert snap.read("a") == b"old"
         else:
             getattr(tx, read)(*(["a"] if read == "read" else ["*"] if read == "glob" else []))
-    assert (root / "a").read_text() == "new"
+    assert (root / "a").read_text(encoding="utf-8") == "new"
 
 
 # -- B08: exceptions in the block -----------------------------------------------------------------------------------
@@ -320,7 +324,7 @@ class _Visited(Refusing):
 
     def rename(self, at: int, name: bytes, to: int, new: bytes) -> None:
         if new == b"z" and self.where is not None:
-            (self.root / self.where).write_text("theirs")
+            (self.root / self.where).write_text("theirs", encoding="utf-8")
         super().rename(at, name, to, new)
 
 
@@ -338,7 +342,7 @@ def test_b26_directories_go_with_the_transaction_that_made_them(
     root: Path, theirs: str | None, durability: str
 ) -> None:
     (root / "empty/before").mkdir(parents=True)
-    (root / "z").write_text("old")
+    (root / "z").write_text("old", encoding="utf-8")
     before = tree(root)
     with (
         system.use(_Visited(root, theirs)),
@@ -353,7 +357,7 @@ def test_b26_directories_go_with_the_transaction_that_made_them(
     assert {name: content for name, content in tree(root).items() if not name.startswith("new")} == before
     assert sorted(name for name in tree(root) if name.startswith("new")) == _LEFT[theirs]
     if theirs is not None:
-        assert (root / theirs).read_text() == "theirs"
+        assert (root / theirs).read_text(encoding="utf-8") == "theirs"
     assert problems(root) == []
 
 

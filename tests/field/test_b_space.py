@@ -127,7 +127,7 @@ def test_b11_b13_the_second_of_three_files_does_not_fit(tmp_path: Path, limit: L
         assert {name: (root / name).stat().st_ino for name in OLD} == inodes
         with FileTransaction(root) as tx:
             tx.write("b", "fits")
-        assert (root / "b").read_text() == "fits"
+        assert (root / "b").read_text(encoding="utf-8") == "fits"
 
 
 @pytest.mark.parametrize("limit", LIMITS)

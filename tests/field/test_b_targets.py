@@ -105,7 +105,7 @@ def _to_a_directory(path: Path) -> None:
 
 def _to_a_full_directory(path: Path) -> None:
     _to_a_directory(path)
-    (path / "theirs").write_text("theirs")
+    (path / "theirs").write_text("theirs", encoding="utf-8")
 
 
 def _to_a_fifo(path: Path) -> None:
@@ -142,11 +142,11 @@ def test_b01_i03_a_target_that_turns_into_something_else(
     info = (root / "c").lstat()
     assert stat.S_ISFIFO(info.st_mode) or stat.S_ISDIR(info.st_mode), "theirs stays"
     if swap is _to_a_full_directory:
-        assert (root / "c/theirs").read_text() == "theirs"
+        assert (root / "c/theirs").read_text(encoding="utf-8") == "theirs"
     assert {name: (root / name).read_bytes() for name in "abde"} == dict.fromkeys("abde", b"old")
     assert problems(root) == []
     subprocess.run(["rm", "-r", root / "c"], check=True)
-    (root / "c").write_text("old")
+    (root / "c").write_text("old", encoding="utf-8")
     change(root)
     assert set(tree(root).values()) <= {b"new"}
 
@@ -162,7 +162,7 @@ def test_i03_a_directory_that_a_delete_has_moved_comes_back_after_a_kill(
     with pytest.raises(RecoveryConflictError, match="'c'"):
         recover(root)
     recover(root, on_conflict=on_conflict)
-    assert (root / "c/theirs").read_text() == "theirs"
+    assert (root / "c/theirs").read_text(encoding="utf-8") == "theirs"
     others = {name: (root / name).exists() for name in "abde"}
     assert others == dict.fromkeys("abde", on_conflict == "roll-back")
     assert problems(root) == []
@@ -206,7 +206,7 @@ def test_b02_an_append_only_directory_with_files_to_replace(place: Places, files
         tx.write(os.path.join(folder, "file"), "new")
         tx.write("zzz", "new")
     assert caught.value.outcome == "before"
-    assert (root / folder / "file").read_text() == "old"
+    assert (root / folder / "file").read_text(encoding="utf-8") == "old"
     assert problems(root) == []
     with _attribute("a", root / folder), FileTransaction(root) as tx:
         tx.write(os.path.join(folder, "new name"), "these can be added")
@@ -258,8 +258,8 @@ def test_b02_an_append_only_private_directory(place: Places, filesystem: str) ->
 @pytest.mark.parametrize("call", ["write", "delete", "move to", "move from", "open"])
 def test_b03_a_file_that_is_a_mount(root: Path, tmp_path: Path, call: str, when: str) -> None:
     for name in ("a", "cfg.json", "z", "other"):
-        (root / name).write_text(f"old {name}")
-    (tmp_path / "source").write_text("mounted content")
+        (root / name).write_text(f"old {name}", encoding="utf-8")
+    (tmp_path / "source").write_text("mounted content", encoding="utf-8")
     mounted = bind(tmp_path / "source", root / "cfg.json")
     before = tree(root)
     if when == "before":
@@ -283,7 +283,9 @@ def test_b03_a_file_that_is_a_mount(root: Path, tmp_path: Path, call: str, when:
                     when = "before"
             assert caught.value.path == "cfg.json"
             assert problems(root) == []
-            assert (tmp_path / "source").read_text() == "mounted content", "it was not written to in place"
+            assert (tmp_path / "source").read_text(encoding="utf-8") == "mounted content", (
+                "it was not written to in place"
+            )
     finally:
         mounted.__exit__(None, None, None)
     assert tree(root) == before
@@ -295,9 +297,9 @@ def test_b03_a_file_that_is_a_mount(root: Path, tmp_path: Path, call: str, when:
 def test_b03_a_directory_that_is_a_mount(root: Path, tmp_path: Path, kind: str) -> None:
     (tmp_path / "source").mkdir()
     (root / "data").mkdir()
-    (root / "a").write_text("old")
+    (root / "a").write_text("old", encoding="utf-8")
     with bind(tmp_path / "source", root / "data") if kind == "the same file system" else tmpfs(root / "data"):
-        (root / "data/file").write_text("old")
+        (root / "data/file").write_text("old", encoding="utf-8")
         for name in ("data/file", "data/new", "data/deep/new"):
             with pytest.raises(UnsupportedFilesystemError, match="data"), FileTransaction(root) as tx:
                 tx.write("a", "new")
@@ -328,7 +330,7 @@ def test_b24_a_file_that_may_be_written_in_a_directory_that_may_not(folder: str,
             (root / ".txfiles").mkdir(mode=0o700)
             os.chown(root / ".txfiles", 1000, 1000)
         target = root / folder / "file"
-        target.write_text("old")
+        target.write_text("old", encoding="utf-8")
         target.chmod(0o666)
         (root / folder).chmod(0o555)
         inode = target.stat().st_ino
@@ -349,7 +351,9 @@ def test_b24_a_file_that_may_be_written_in_a_directory_that_may_not(folder: str,
             **as_user(1000),
         ).check()
         assert done.stdout.startswith("PermissionError ")
-        assert (target.read_text(), target.stat().st_ino) == ("old", inode), "it was not written to in place"
+        assert (target.read_text(encoding="utf-8"), target.stat().st_ino) == ("old", inode), (
+            "it was not written to in place"
+        )
         assert sorted(set(os.listdir(root)) - {".txfiles"}) == sorted({"sub", *([] if folder else ["file"])})
         if used_before == "by the user" or folder:
             assert used_before == "by its owner" or problems(root) == []

@@ -25,7 +25,7 @@ def outside(tmp_path: Path) -> Iterator[Path]:
     """A directory beside the root with one file; nothing in it may change."""
     path = tmp_path / "outside"
     path.mkdir()
-    (path / "victim").write_text("precious")
+    (path / "victim").write_text("precious", encoding="utf-8")
     yield path
     assert tree(path) == {"victim": b"precious"}
 
@@ -43,7 +43,7 @@ def test_c01_names_of_the_full_length(root: Path, name: str) -> None:
             assert tx.read_text(name) == content
     killed(lambda: _write(root, name, "recovered"), "rename", 2)
     assert recover(root).rolled_forward[0].paths == [name]
-    assert (root / name).read_text() == "recovered"
+    assert (root / name).read_text(encoding="utf-8") == "recovered"
     with FileTransaction(root) as tx:
         tx.delete(name)
     assert not (root / name).exists()
@@ -234,7 +234,7 @@ def _change(root: Path, change: Change) -> None:
 
 
 def test_c06_another_spelling_of_one_file_replaces_it_as_open_does(root: Path) -> None:
-    (root / "A.json").write_text("old")
+    (root / "A.json").write_text("old", encoding="utf-8")
     with system.use(CaseFolding()), FileTransaction(root) as tx:
         assert tx.read_text("a.json") == "old"
         tx.write("a.json", "new")
@@ -417,7 +417,7 @@ def test_c10_a_link_out_of_the_root_is_refused_at_the_call(root: Path, outside: 
 
 
 def _make_links(root: Path, outside: Path) -> None:
-    (root / "plain").write_text("plain")
+    (root / "plain").write_text("plain", encoding="utf-8")
     (root / "sub").mkdir()
     (root / "link").symlink_to("../outside")
     (root / "final").symlink_to(outside / "victim")
@@ -454,7 +454,7 @@ def test_c10_links_are_themselves_deleted_and_moved_wherever_they_lead(root: Pat
 @pytest.mark.parametrize("what", ["parent", "grandparent", "target"])
 def test_c10_a_link_that_appears_after_staging_is_not_followed(root: Path, outside: Path, what: str) -> None:
     (root / "a/b").mkdir(parents=True)
-    (root / "a/b/victim").write_text("old")
+    (root / "a/b/victim").write_text("old", encoding="utf-8")
     (outside.parent / "b").symlink_to(outside)
     tx = FileTransaction(root).begin()
     tx.write("a/b/victim", "escaped")
@@ -465,7 +465,7 @@ def test_c10_a_link_that_appears_after_staging_is_not_followed(root: Path, outsi
     before = tree(root)
     if what == "target":  # the last rename wins: the link is replaced, not followed
         tx.commit()
-        assert (root / "a/b/victim").read_text() == "escaped"
+        assert (root / "a/b/victim").read_text(encoding="utf-8") == "escaped"
         return
     with pytest.raises(CommitError, match=f"'{swapped}'") as caught:
         tx.commit()
@@ -488,7 +488,7 @@ LINKS = {
 def test_c11_a_link_inside_the_root_stays_a_link(root: Path, kind: str, end: str) -> None:
     path, text = LINKS[kind]
     (root / "real").mkdir()
-    (root / "real/a.json").write_text("old")
+    (root / "real/a.json").write_text("old", encoding="utf-8")
     (root / "hop").symlink_to("real/a.json")
     (root / "hop2").symlink_to("real/new.json")
     (root / "d").symlink_to("real")
@@ -548,7 +548,7 @@ CALLS: dict[str, Callable[[FileTransaction, str], object]] = {
 
 @pytest.mark.parametrize("path", PRIVATE, ids=ascii)
 def test_c12_the_private_directory_is_nobodys_business(root: Path, path: str) -> None:
-    (root / "plain").write_text("plain")
+    (root / "plain").write_text("plain", encoding="utf-8")
     (root / "to-private").symlink_to(".txfiles")
     before = tree(root)
     with FileTransaction(root) as tx:

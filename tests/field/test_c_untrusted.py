@@ -101,7 +101,7 @@ def test_c09_a_name_of_many_components_costs_no_more_than_its_length(root: Path,
 
 def test_c09_a_link_whose_target_is_not_there_leads_on(root: Path) -> None:
     (root / "there").mkdir()
-    (root / "there/file").write_text("x")
+    (root / "there/file").write_text("x", encoding="utf-8")
     (root / "link").symlink_to("gone/and/../../there")
     with FileTransaction(root) as tx:
         assert tx.read_text("link/file") == "x"

@@ -54,11 +54,11 @@ EXISTING = [0o600, 0o640, 0o664, 0o755, 0o400, 0o4755, 0o2644, 0o1666, 0o000]
 @pytest.mark.parametrize("mask", UMASKS, ids=oct)
 @pytest.mark.parametrize("existing", EXISTING, ids=oct)
 def test_d01_a_replaced_file_keeps_its_mode(root: Path, existing: int, mask: int) -> None:
-    (root / "a").write_text("old")
+    (root / "a").write_text("old", encoding="utf-8")
     (root / "a").chmod(existing)
     with umask(mask):
         _write(root, "a", "new")
-    assert (root / "a").read_text() == "new"
+    assert (root / "a").read_text(encoding="utf-8") == "new"
     assert mode(root / "a") == existing
     assert mode(root / "new") == 0o666 & ~mask
 
@@ -67,7 +67,7 @@ def test_d01_a_replaced_file_keeps_its_mode(root: Path, existing: int, mask: int
 def test_d01_a_file_that_recovery_puts_in_place_has_its_mode(root: Path, mask: int) -> None:
     names = [f"{existing:o}" for existing in EXISTING]
     for name in names:
-        (root / name).write_text("old")
+        (root / name).write_text("old", encoding="utf-8")
         (root / name).chmod(int(name, 8))
     with umask(mask):
         FileTransaction(root).begin().rollback()
@@ -98,8 +98,8 @@ def test_d02_a_new_file_gets_what_a_plain_open_gives(root: Path, mask: int, plac
     if place == "default ACL":
         run("setfacl", "-d", "-m", "user:1234:rwx,group::r-x,other::---", root / "d")
     with umask(mask):
-        (root / "plain").write_text("x")
-        (root / "d/plain").write_text("x")
+        (root / "plain").write_text("x", encoding="utf-8")
+        (root / "d/plain").write_text("x", encoding="utf-8")
         (root / "d/sub").mkdir()
         with FileTransaction(root) as tx:
             for name, change in NEW.items():
@@ -151,7 +151,7 @@ TWICE = """
 @pytest.mark.parametrize("mask", [0o777, 0o477, 0o277], ids=oct)
 def test_d03_a_umask_that_takes_from_the_owner_closes_no_root(mask: int, bits: int, durability: str) -> None:
     with public_directory() as root:
-        (root / "a").write_text("old")
+        (root / "a").write_text("old", encoding="utf-8")
         for path in (root, root / "a"):
             os.chown(path, 1000, 1000)
         root.chmod(bits)
@@ -164,7 +164,7 @@ def test_d03_a_umask_that_takes_from_the_owner_closes_no_root(mask: int, bits: i
             if bits & 0o020:
                 wanted = {name: own | own >> 3 for name, own in wanted.items()}
             assert {path.name: mode(path) for path in (root / ".txfiles").iterdir()} == wanted
-        assert (root / "a").read_text() == "2"
+        assert (root / "a").read_text(encoding="utf-8") == "2"
 
 
 @pytest.mark.needs("users")
@@ -182,7 +182,7 @@ def test_d03_where_it_closes_the_private_directory_nothing_is_made(mask: int) ->
 @pytest.mark.parametrize("end", ["commit", "recovery", "undo"])
 def test_d16_mode_and_group_stay_however_odd(root: Path, existing: int, end: str) -> None:
     for name in ("a", "b"):
-        (root / name).write_text("old")
+        (root / name).write_text("old", encoding="utf-8")
     os.chown(root / "a", -1, 4321)
     (root / "a").chmod(existing)
     before = (mode(root / "a"), (root / "a").stat().st_gid)
@@ -196,7 +196,7 @@ def test_d16_mode_and_group_stay_however_odd(root: Path, existing: int, end: str
         with system.use(Refusing(b"b")), pytest.raises(CommitError):
             _write(root, "a", "b")
     assert (mode(root / "a"), (root / "a").stat().st_gid) == before
-    assert (root / "a").read_text() == ("old" if end == "undo" else "new")
+    assert (root / "a").read_text(encoding="utf-8") == ("old" if end == "undo" else "new")
 
 
 @pytest.mark.needs("users")
@@ -204,7 +204,7 @@ def test_d16_mode_and_group_stay_however_odd(root: Path, existing: int, end: str
 def test_d16_as_a_user_with_a_file_of_a_shared_group(existing: int) -> None:
     with public_directory() as root:
         os.chown(root, 1000, 1000)
-        (root / "a").write_text("old")
+        (root / "a").write_text("old", encoding="utf-8")
         os.chown(root / "a", 1000, 4321)
         (root / "a").chmod(existing)
         code = """
@@ -214,7 +214,7 @@ def test_d16_as_a_user_with_a_file_of_a_shared_group(existing: int) -> None:
         """
         run_python(code, root, **as_user(1000, groups=[4321])).check()
         found = (root / "a").stat()
-        assert (root / "a").read_text() == "new"
+        assert (root / "a").read_text(encoding="utf-8") == "new"
         assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1000, 4321, existing)
         run_python(code, root, **as_user(1000)).check()  # no longer a member: nobody gains access by that
         found = (root / "a").stat()
@@ -247,7 +247,7 @@ def test_d04_what_is_staged_is_created_closed_and_gets_its_mode_before_its_name(
     root: Path, durability: str, shared: bool
 ) -> None:
     root.chmod(0o2775 if shared else 0o755)
-    (root / "secret").write_text("old")
+    (root / "secret").write_text("old", encoding="utf-8")
     (root / "secret").chmod(0o600)
     calls = each_call(STAGE, root, durability, calls=(*OPEN, *META, *RENAME, "mkdir", "mkdirat"))
     created = [call for call in calls if "O_CREAT" in call.args]
@@ -273,7 +273,7 @@ GUESSES = ["{0}.tmp", ".{0}.tmp", "{0}~", "{0}.bak", "{0}.new", ".{0}.swp", "{0}
 
 def test_d04_a_symlink_planted_at_a_guessable_name_gets_nothing(root: Path, tmp_path: Path) -> None:
     thief = tmp_path / "thief"
-    thief.write_text("")
+    thief.write_text("", encoding="utf-8")
     _write(root, "secret")
     (root / "secret").chmod(0o600)
     planted = [root / guess.format("secret", pid=os.getpid()) for guess in GUESSES]
@@ -287,14 +287,14 @@ def test_d04_a_symlink_planted_at_a_guessable_name_gets_nothing(root: Path, tmp_
     finally:
         for path in planted:
             path.unlink(missing_ok=True)
-    assert thief.read_text() == ""
-    assert (root / "secret").read_text() == "hidden"
+    assert thief.read_text(encoding="utf-8") == ""
+    assert (root / "secret").read_text(encoding="utf-8") == "hidden"
 
 
 @pytest.mark.needs("users")
 def test_d04_nobody_else_can_look_at_what_is_staged(tmp_path: Path) -> None:
     with public_directory() as root:
-        (root / "secret").write_text("old")
+        (root / "secret").write_text("old", encoding="utf-8")
         (root / "secret").chmod(0o600)
         with FileTransaction(root) as tx:
             tx.write("secret", "hidden")
@@ -311,7 +311,7 @@ def test_d04_nobody_else_can_look_at_what_is_staged(tmp_path: Path) -> None:
 def test_d06_root_keeps_the_owner_of_what_it_replaces(root: Path, owner: tuple[int, int, int], end: str) -> None:
     uid, gid, bits = owner
     for name in ("a", "b"):
-        (root / name).write_text("old")
+        (root / name).write_text("old", encoding="utf-8")
         os.chown(root / name, uid, gid)
         (root / name).chmod(bits)
     FileTransaction(root).begin().rollback()
@@ -325,7 +325,7 @@ def test_d06_root_keeps_the_owner_of_what_it_replaces(root: Path, owner: tuple[i
         with system.use(Refusing(b"b")), pytest.raises(CommitError):
             _write(root, "a", "b")
     else:
-        (root / "plain").write_text("new")
+        (root / "plain").write_text("new", encoding="utf-8")
         with FileTransaction(root) as tx:
             if end == "append":
                 with tx.open("a", "a") as file:
@@ -370,7 +370,7 @@ def test_d06_one_run_as_root_does_not_lock_the_owner_out(what: str, bits: int) -
         if what in ("later", "killed"):
             run_python(SAVE, root, **as_user(1000)).check()
         else:
-            (root / "a").write_text("u")
+            (root / "a").write_text("u", encoding="utf-8")
             os.chown(root / "a", 1000, 1000)
         if what.startswith("killed"):
             killed(lambda: _write(root, "a", "b"), "rename", 2 if what == "killed" else 3)
@@ -391,7 +391,7 @@ def test_d06_one_run_as_root_does_not_lock_the_owner_out(what: str, bits: int) -
 def test_d06_what_a_user_may_not_give_away_becomes_the_users_and_opens_to_nobody(bits: int) -> None:
     with public_directory() as root:
         os.chown(root, 1000, 1000)
-        (root / "a").write_text("old")
+        (root / "a").write_text("old", encoding="utf-8")
         os.chown(root / "a", 1234, 5678)
         (root / "a").chmod(bits)
         run_python(SAVE, root, **as_user(1000)).check()
@@ -406,7 +406,7 @@ def test_d06_what_a_user_may_not_read_and_write_is_not_replaced(bits: int) -> No
     """A rename would, by the right of the directory; the link to the old file is refused (fs.protected_hardlinks)."""
     with public_directory() as root:
         os.chown(root, 1000, 1000)
-        (root / "a").write_text("old")
+        (root / "a").write_text("old", encoding="utf-8")
         os.chown(root / "a", 1234, 5678)
         (root / "a").chmod(bits)
         code = """
@@ -435,12 +435,12 @@ def test_d08_acls_and_attributes_stay(tmp_path: Path, fstype: str) -> None:
     with loop_fs(tmp_path, fstype) as fs:
         root = fs.path
         for name in ("a", "b"):
-            (root / name).write_text("old")
+            (root / name).write_text("old", encoding="utf-8")
             run("setfacl", "-m", "user:1234:rw-,group:5678:r--,mask::rw-", root / name)
             os.setxattr(root / name, "user.k", b"\0value\xff")
             os.setxattr(root / name, "user.empty", b"")
             os.setxattr(root / name, "trusted.label", b"x")
-        (root / "c").write_text("old")
+        (root / "c").write_text("old", encoding="utf-8")
         before = {name: _attributes(root / name) for name in ("a", "b", "c")}
         _write(root, "a", "b", "c")
         assert {name: _attributes(root / name) for name in before} == before
@@ -470,7 +470,7 @@ def _attributes(path: Path) -> object:
 def test_d10_a_write_protected_file_is_refused(bits: int) -> None:
     with public_directory() as root:
         os.chown(root, 1000, 1000)
-        (root / "a").write_text("old")
+        (root / "a").write_text("old", encoding="utf-8")
         os.chown(root / "a", 1000, 1000)
         (root / "a").chmod(bits)
         code = """
@@ -493,7 +493,7 @@ def test_d10_directories_decide_about_deletion_and_root_may_write_as_with_open()
     with public_directory() as root:
         os.chown(root, 1000, 1000)
         for name in ("a", "b", "c"):
-            (root / name).write_text("old")
+            (root / name).write_text("old", encoding="utf-8")
             os.chown(root / name, 1000, 1000)
             (root / name).chmod(0o444)
         code = """
@@ -515,7 +515,7 @@ def test_d10_directories_decide_about_deletion_and_root_may_write_as_with_open()
 @pytest.mark.parametrize("where", ["in the root", "outside"])
 def test_d12_a_write_splits_hard_links(root: Path, tmp_path: Path, where: str, end: str) -> None:
     """The other name keeps the old content, as with every replacement by rename."""
-    (root / "a").write_text("old")
+    (root / "a").write_text("old", encoding="utf-8")
     other = root / "b" if where == "in the root" else tmp_path / "b"
     other.hardlink_to(root / "a")
     FileTransaction(root).begin().rollback()
@@ -524,8 +524,8 @@ def test_d12_a_write_splits_hard_links(root: Path, tmp_path: Path, where: str, e
     else:
         killed(lambda: _write(root, "a", "c"), "rename", 2)
         recover(root)
-    assert (root / "a").read_text() == "new"
-    assert other.read_text() == "old"
+    assert (root / "a").read_text(encoding="utf-8") == "new"
+    assert other.read_text(encoding="utf-8") == "old"
     assert other.stat().st_nlink == (root / "a").stat().st_nlink == 1
 
 
@@ -564,7 +564,7 @@ def test_d12_recovery_of_an_undo_leaves_hard_links_linked(root: Path, change: st
 
 def _with_hard_links(root: Path) -> dict[str, object]:
     for name in ("a", "0", "z"):
-        (root / name).write_text("old")
+        (root / name).write_text("old", encoding="utf-8")
     (root / "b").hardlink_to(root / "a")
     return tree(root)
 
@@ -607,7 +607,7 @@ def test_d13_a_stale_version_is_noticed_at_once(root: Path, how: str) -> None:
         seen = tx.version("a")
     found = (root / "a").stat()
     if how == "replaced from outside":
-        (root / "t").write_text("own")
+        (root / "t").write_text("own", encoding="utf-8")
         os.utime(root / "t", ns=(found.st_atime_ns, found.st_mtime_ns))
         (root / "t").replace(root / "a")
     else:
@@ -693,7 +693,7 @@ def test_d15_every_rename_of_the_process_fails(root: Path, when: str) -> None:
         assert said[1].split()[-1] == said[0].split()[-1]
     recover(root)
     assert _leftovers(root) == []
-    assert (root / "a").read_text() == (root / "b").read_text()
+    assert (root / "a").read_text(encoding="utf-8") == (root / "b").read_text(encoding="utf-8")
 
 
 def test_d15_a_rename_that_fails_a_few_times_is_reported_each_time_and_then_works(root: Path) -> None:

@@ -66,7 +66,7 @@ def _delete_lock(root: Path) -> None:
 
 
 def _replace_lock(root: Path) -> None:
-    (root / "new").write_text("")
+    (root / "new").write_text("", encoding="utf-8")
     (root / "new").rename(root / ".txfiles/lock")
 
 
@@ -313,7 +313,7 @@ def test_e04_a_second_transaction_of_a_thread_is_an_error_at_once(root: Path, sp
             HELPERS[helper](SPELLINGS[spelling](root))
         tx.write("a", "the first goes on")
     assert time.monotonic() - began < 2
-    assert (root / "a").read_text() == "the first goes on"
+    assert (root / "a").read_text(encoding="utf-8") == "the first goes on"
 
 
 @pytest.mark.needs("mount")
@@ -392,7 +392,7 @@ def test_e05_an_event_loop_that_hands_it_from_thread_to_thread(root: Path) -> No
 
     _save(root, "count", "0")
     saved = asyncio.run(all_at_once())
-    assert int((root / "count").read_text()) == saved > 0
+    assert int((root / "count").read_text(encoding="utf-8")) == saved > 0
     _save(root, timeout=0)
 
 
@@ -482,7 +482,7 @@ def test_e10_two_containers_with_one_pid(root: Path) -> None:
     try:
         first.expect("holding")
         second = mounts.unshared(*python("assert os.getpid() == 1\n" + textwrap.dedent(SAVE), root, 0.3, "theirs"))
-        refused = subprocess.run(second, capture_output=True, text=True, check=False)
+        refused = subprocess.run(second, capture_output=True, text=True, check=False, encoding="utf-8")
         assert "LockTimeoutError" in refused.stderr
         first.kill()
         assert first.finish().returncode == -signal.SIGKILL
@@ -498,13 +498,13 @@ def test_e10_two_containers_with_one_pid(root: Path) -> None:
 def test_e10_e18_what_stands_in_the_lock_file_means_nothing(root: Path, content: str) -> None:
     _save(root)
     lock = root / ".txfiles/lock"
-    lock.write_text(content)
+    lock.write_text(content, encoding="utf-8")
     os.utime(lock, (0, 0))
     _save(root, timeout=0)
-    assert lock.read_text() == content
+    assert lock.read_text(encoding="utf-8") == content
     with FileTransaction(root), pytest.raises(LockTimeoutError):
         run_in_thread(lambda: _save(root, timeout=0))
-    lock.write_text("")
+    lock.write_text("", encoding="utf-8")
 
 
 # -- E12, E13: other users ------------------------------------------------------------------------------------------
@@ -513,10 +513,10 @@ def test_e10_e18_what_stands_in_the_lock_file_means_nothing(root: Path, content:
 @pytest.fixture
 def protected_regular() -> Iterator[None]:
     sysctl = Path("/proc/sys/fs/protected_regular")
-    before = sysctl.read_text()
-    sysctl.write_text("2\n")
+    before = sysctl.read_text(encoding="utf-8")
+    sysctl.write_text("2\n", encoding="utf-8")
     yield
-    sysctl.write_text(before)
+    sysctl.write_text(before, encoding="utf-8")
 
 
 @pytest.mark.needs("users", "sysctl")
@@ -637,10 +637,10 @@ def test_e15_reading_from_a_read_only_mount(tmp_path: Path, name: str, state: st
     with _read_only(tmp_path, name) as (root, read_only):
         if state == "never used":
             for path in ("a", "b"):
-                (root / path).write_text("old")
+                (root / path).write_text("old", encoding="utf-8")
         elif state == "rolled back once":
             for path in ("a", "b"):
-                (root / path).write_text("old")
+                (root / path).write_text("old", encoding="utf-8")
             FileTransaction(root).begin().rollback()
         else:
             _save_both(root, "old")
@@ -663,7 +663,7 @@ def test_e15_reading_from_a_read_only_mount(tmp_path: Path, name: str, state: st
             assert str(caught.value.filename).startswith(str(root / ".txfiles"))
             assert time.monotonic() - began < 2
         recover(root)
-        assert (root / "a").read_text() == (root / "b").read_text()
+        assert (root / "a").read_text(encoding="utf-8") == (root / "b").read_text(encoding="utf-8")
 
 
 def _save_both(root: Path, content: str) -> None:
@@ -677,7 +677,7 @@ def _save_both(root: Path, content: str) -> None:
 def test_e16_no_room_is_no_reason_to_go_on_without_a_lock(tmp_path: Path, at: str) -> None:
     inodes = {"directory": 2, "lock": 3, "format": 4, "token": 5}[at]  # the mount's root and `a` are two
     with mounts.tmpfs(tmp_path / "mnt", nr_inodes=inodes) as root:
-        (root / "a").write_text("old")
+        (root / "a").write_text("old", encoding="utf-8")
         with pytest.raises(OSError, match="No space") as caught:
             _save(root)
         assert caught.value.errno == errno.ENOSPC
@@ -692,7 +692,7 @@ def test_e16_no_room_is_no_reason_to_go_on_without_a_lock(tmp_path: Path, at: st
 
 def test_e18_eight_processes_at_once_on_a_lock_that_looks_stale(root: Path) -> None:
     _save(root, "count", "0")
-    (root / ".txfiles/lock").write_text("pid 1, long dead\n")
+    (root / ".txfiles/lock").write_text("pid 1, long dead\n", encoding="utf-8")
     os.utime(root / ".txfiles/lock", (0, 0))
     code = """
         from txfiles import FileTransaction
@@ -710,7 +710,7 @@ def test_e18_eight_processes_at_once_on_a_lock_that_looks_stale(root: Path) -> N
             one.send()
         for one in children:
             one.finish().check()
-    assert (root / "count").read_text() == "40"
+    assert (root / "count").read_text(encoding="utf-8") == "40"
 
 
 STOPPED = """
@@ -764,18 +764,18 @@ def _everything(root: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def _newer_format(root: Path) -> Callable[[], object]:
-    (root / ".txfiles/format").write_text("txfiles 2 flock\n")
-    return lambda: (root / ".txfiles/format").write_text("txfiles 1 flock\n")
+    (root / ".txfiles/format").write_text("txfiles 2 flock\n", encoding="utf-8")
+    return lambda: (root / ".txfiles/format").write_text("txfiles 1 flock\n", encoding="utf-8")
 
 
 def _other_locks(root: Path) -> Callable[[], object]:
-    (root / ".txfiles/format").write_text("txfiles 1 fcntl\n")
-    return lambda: (root / ".txfiles/format").write_text("txfiles 1 flock\n")
+    (root / ".txfiles/format").write_text("txfiles 1 fcntl\n", encoding="utf-8")
+    return lambda: (root / ".txfiles/format").write_text("txfiles 1 flock\n", encoding="utf-8")
 
 
 def _damaged_journal(root: Path) -> Callable[[], object]:
     path = root / ".txfiles" / f"{'0' * 32}.committed"
-    path.write_text("damaged")
+    path.write_text("damaged", encoding="utf-8")
     return path.unlink
 
 
@@ -877,7 +877,7 @@ def test_e24_sixteen_threads_at_once_and_one_holder(root: Path) -> None:
 
     with ThreadPoolExecutor(16) as pool:
         done = sum(pool.map(one, range(16)))
-    assert int((root / "count").read_text()) == done >= 16 * 3
+    assert int((root / "count").read_text(encoding="utf-8")) == done >= 16 * 3
 
 
 def test_e24_the_end_of_one_that_does_not_hold_it_is_no_release(root: Path) -> None:

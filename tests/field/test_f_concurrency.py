@@ -81,7 +81,7 @@ def test_f01_f02_f04_a_counter_that_eight_processes_raise(root: Path) -> None:
     """No parse error, no torn file, no lost update; through a snapshot the two files are always of one generation."""
     saves = 200 if DEEP else 25
     for name in ("a.json", "b.json"):
-        (root / name).write_text('{"generation": 0}')
+        (root / name).write_text('{"generation": 0}', encoding="utf-8")
     FileTransaction(root).begin().rollback()
     store = FileStore(root, timeout=60)
     seen: list[int] = []
@@ -158,19 +158,19 @@ def test_f02_a_value_that_was_read_before_the_lock_is_refused(root: Path) -> Non
     with pytest.raises(ConflictError), store.transaction(base=snap) as tx:
         tx.write("count", str(seen + 1))
     assert store.update(lambda tx: tx.write("count", str(int(tx.read("count")) + 1))) is None
-    assert (root / "count").read_text() == "3"
+    assert (root / "count").read_text(encoding="utf-8") == "3"
 
 
 # -- F03, F10: programs that know nothing of txfiles ----------------------------------------------------------------
 
 
 def _in_place(root: Path) -> None:
-    with open(root / "a", "r+") as file:
+    with open(root / "a", "r+", encoding="utf-8") as file:
         file.write("own")
 
 
 def _by_rename(root: Path) -> None:
-    (root / "t").write_text("own")
+    (root / "t").write_text("own", encoding="utf-8")
     (root / "t").replace(root / "a")
 
 
@@ -242,7 +242,7 @@ def test_f10_between_staging_and_commit_the_last_rename_wins(root: Path, change:
         assert tree(root) == before
         return
     tx.commit()
-    assert (root / "a").read_text() == (root / "b").read_text() == "new"
+    assert (root / "a").read_text(encoding="utf-8") == (root / "b").read_text(encoding="utf-8") == "new"
     assert not (root / "a").is_symlink()
 
 
@@ -282,7 +282,7 @@ def test_f10_the_directory_goes(root: Path, when: str, how: str) -> None:
             (root / "moved/a").unlink()
             (root / "moved").rmdir()
         elif how == "replaced by a file":
-            (root / "d").write_text("a file")
+            (root / "d").write_text("a file", encoding="utf-8")
         elif how == "replaced by another":
             (root / "d").mkdir()
 
@@ -523,7 +523,7 @@ def test_f12_sixteen_threads_share_a_transaction(root: Path) -> None:
     assert json.loads((root / "shared.json").read_bytes())["number"] in range(16)
     for number in range(16):
         assert json.loads((root / f"own-{number}.json").read_bytes()) == {"number": number, "turn": 3}
-        assert (root / f"stream-{number}").read_text() == f"{number}\n" * 400
+        assert (root / f"stream-{number}").read_text(encoding="utf-8") == f"{number}\n" * 400
 
 
 def test_f12_one_thread_ends_what_others_still_use(root: Path) -> None:
@@ -565,10 +565,10 @@ def test_f16_a_killed_append_leaves_whole_records(root: Path, call: str, lines: 
     for nth in (1, 2):
         with suppress(AssertionError):  # there may be no second call
             killed(append, call, nth)
-        before = (root / "log.jsonl").read_text()
+        before = (root / "log.jsonl").read_text(encoding="utf-8")
         append()
-        assert (root / "log.jsonl").read_text() in (before + record, before + record + record)
-        assert set((root / "log.jsonl").read_text().splitlines()) == {'{"n": 0}', '{"n": 1}'}
+        assert (root / "log.jsonl").read_text(encoding="utf-8") in (before + record, before + record + record)
+        assert set((root / "log.jsonl").read_text(encoding="utf-8").splitlines()) == {'{"n": 0}', '{"n": 1}'}
 
 
 # -- F17: default settings ------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_g01_g02_g04_g05_g08_what_json_cannot_hold_is_refused_at_the_call(root: Path, name: str) -> None:
-    (root / "b").write_text("old")
+    (root / "b").write_text("old", encoding="utf-8")
     with FileTransaction(root) as tx:
         tx.write_json("a", {"fine": 1})
         private = len(list((root / ".txfiles").iterdir()))
@@ -265,7 +265,7 @@ def test_g05_g07_what_cannot_be_read_is_named_and_stays(root: Path, name: str) -
     data = UNREADABLE[name]
     (root / "sub").mkdir()
     (root / "sub/bad.json").write_bytes(data)
-    (root / "good.json").write_text("{}")
+    (root / "good.json").write_text("{}", encoding="utf-8")
 
     def read() -> None:
         with FileTransaction(root) as tx:
@@ -293,7 +293,7 @@ def test_g05_g07_what_cannot_be_read_is_named_and_stays(root: Path, name: str) -
 
 @pytest.mark.parametrize("number", [2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**30, 12345678901234567890123])
 def test_g02_a_long_integer_is_not_read_as_a_float(root: Path, number: int) -> None:
-    (root / "a").write_text(json.dumps({"v": [number, 1.5, "1" * 30]}))
+    (root / "a").write_text(json.dumps({"v": [number, 1.5, "1" * 30]}), encoding="utf-8")
     with FileTransaction(root) as tx:
         assert _same(tx.read_json("a"), {"v": [number, 1.5, "1" * 30]})
 
@@ -311,14 +311,14 @@ def test_g07_a_deep_journal_is_an_error_and_no_crash(root: Path, state: str, bod
         recover(root)
         with FileTransaction(root) as tx:
             tx.write("a", "y")
-        assert (root / "a").read_text() == "y"
+        assert (root / "a").read_text(encoding="utf-8") == "y"
         return
     for call in (lambda: recover(root), lambda: FileTransaction(root).begin()):
         with pytest.raises(JournalCorruptError) as caught:
             call()
         _require_good_error(caught.value)
     assert status(root).pending[0].error is not None
-    assert (root / "a").read_text() == "x"
+    assert (root / "a").read_text(encoding="utf-8") == "x"
 
 
 @pytest.mark.leaves_debris
@@ -338,7 +338,7 @@ def test_g07_an_endless_journal_is_not_read_into_memory(root: Path, name: str, s
         assert tracemalloc.get_traced_memory()[1] < 50 << 20
     finally:
         tracemalloc.stop()
-    assert (root / "a").read_text() == "x"
+    assert (root / "a").read_text(encoding="utf-8") == "x"
     path.unlink()
 
 

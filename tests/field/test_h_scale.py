@@ -275,7 +275,7 @@ def test_h04_paths_as_long_as_one_likes(tmp_path: Path, path: str) -> None:
         with FileTransaction(root) as tx:
             assert tx.read_text(path) == "newest"
             tx.move(path, "short")
-        assert (root / "short").read_text() == "newest"
+        assert (root / "short").read_text(encoding="utf-8") == "newest"
         assert status(root).clean
     finally:
         _remove_deep(root)

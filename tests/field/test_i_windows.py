@@ -84,7 +84,7 @@ def test_i01_a_file_that_somebody_has_open_or_mapped_is_replaced_all_the_same(ro
     with open(root / "a", "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped, open(root / "b", "rb") as other:
         _save(root, "new")
         assert (mapped[:], other.read()) == (b"old", b"old")
-    assert (root / "a").read_text() == (root / "b").read_text() == "new"
+    assert (root / "a").read_text(encoding="utf-8") == (root / "b").read_text(encoding="utf-8") == "new"
 
 
 # -- I03: a directory where a file is expected ----------------------------------------------------------------------
@@ -97,7 +97,7 @@ def _to_directory(path: Path) -> None:
 
 def _to_full_directory(path: Path) -> None:
     _to_directory(path)
-    (path / "inside").write_text("theirs")
+    (path / "inside").write_text("theirs", encoding="utf-8")
 
 
 def _to_fifo(path: Path) -> None:
@@ -124,7 +124,7 @@ def test_i03_a_target_that_is_no_file_is_not_replaced(
     if when == "before" and change == "move away" and swap is not _to_fifo:
         change = "write"  # a directory may be moved
     _save(root, "old")
-    (root / "0").write_text("old")
+    (root / "0").write_text("old", encoding="utf-8")
 
     def do_swap() -> None:
         swap(root / "b")
@@ -143,7 +143,7 @@ def test_i03_a_target_that_is_no_file_is_not_replaced(
     if swap is _to_fifo:
         found.unlink()  # no test may open it
     assert tree(root).get("b/inside", b"theirs") == b"theirs"
-    assert (root / "0").read_text() == (root / "a").read_text() == "old"
+    assert (root / "0").read_text(encoding="utf-8") == (root / "a").read_text(encoding="utf-8") == "old"
     assert not (root / "moved").exists()
     assert _leftovers(root) == []
 
@@ -158,7 +158,7 @@ def test_i03_a_token_that_is_no_file_is_not_put_in_place(
     """Somebody meddles with the private directory: nothing but a file, or a link that was moved, becomes a target."""
     _save(root, "old", "a")
     if exists:
-        (root / "b").write_text("old")
+        (root / "b").write_text("old", encoding="utf-8")
     before = tree(root)
 
     def do_swap() -> None:

@@ -36,9 +36,9 @@ _OUT = ("move out", "delete", "delete_tree")
 
 
 def _fill(root: Path) -> None:
-    (root / "top").write_text("top")
+    (root / "top").write_text("top", encoding="utf-8")
     (root / "sub").mkdir(exist_ok=True)
-    (root / "sub/old").write_text("old")
+    (root / "sub/old").write_text("old", encoding="utf-8")
 
 
 # -- subvolumes -----------------------------------------------------------------------------------------------------
@@ -56,12 +56,12 @@ def test_n06_a_subvolume_below_the_root_is_refused_at_the_call(place: Callable[[
                 call(tx)
             assert caught.value.path in ("sub", "sub/old"), name
             tx.write("other", name)
-        assert (root / "other").read_text() == name
+        assert (root / "other").read_text(encoding="utf-8") == name
         (root / "other").unlink()
         assert tree(root) == before
     with FileTransaction(root) as tx:
         tx.copy("sub/old", "copy")
-    assert (root / "copy").read_text() == "old"
+    assert (root / "copy").read_text(encoding="utf-8") == "old"
     (root / "copy").unlink()
 
 
@@ -175,12 +175,15 @@ def test_n07_a_sandbox_without_the_right_to_refer_is_refused_at_begin(root: Path
     if used:
         with FileTransaction(root) as tx:
             tx.write("first", "first")
-    (root / "old").write_text("old")
+    (root / "old").write_text("old", encoding="utf-8")
     before = tree(root)
     done = run_python(dedent(_CONFINED) + dedent(code), root, refer, cwd=CHECKOUT).check()
     if refer == "refer":
         assert done.stdout == "None\n"
-        assert ((root / "old").read_text(), (root / "sub/new").read_text()) == ("new", "new")
+        assert ((root / "old").read_text(encoding="utf-8"), (root / "sub/new").read_text(encoding="utf-8")) == (
+            "new",
+            "new",
+        )
     else:
         assert done.stdout == "refused\n"
         assert tree(root) == before
@@ -201,7 +204,7 @@ def test_n07_a_recovery_in_such_a_sandbox_touches_nothing_and_readers_read(root:
     assert said == "refused"
     assert (tree(root), status(root).pending) == (before, pending)
     assert recover(root).rolled_forward
-    assert read == str([(root / name).read_text() for name in ("a", "b", "sub/c")])
+    assert read == str([(root / name).read_text(encoding="utf-8") for name in ("a", "b", "sub/c")])
 
 
 @pytest.mark.needs("landlock")

@@ -85,13 +85,13 @@ def test_n32_options_of_orjson_and_any_indent(root: Path) -> None:
     for indent in (0, 1, 3, 4, "\t", " \t"):
         with FileTransaction(root, durability="process") as tx:
             tx.write_json("a.json", value, indent=indent, option=orjson.OPT_SORT_KEYS)
-        assert (root / "a.json").read_text() == json.dumps(value, indent=indent, sort_keys=True) + "\n"
+        assert (root / "a.json").read_text(encoding="utf-8") == json.dumps(value, indent=indent, sort_keys=True) + "\n"
     with FileTransaction(root, durability="process") as tx:
         tx.write_json("a.json", {1: "a", None: "b"}, indent=None, option=orjson.OPT_NON_STR_KEYS)
         for bad in (-1, 1.5, "x", True):
             with pytest.raises(ValueError, match="indent is"):
                 tx.write_json("a.json", value, indent=bad)  # type: ignore[arg-type]
-    assert (root / "a.json").read_text() == '{"1":"a","null":"b"}\n'
+    assert (root / "a.json").read_text(encoding="utf-8") == '{"1":"a","null":"b"}\n'
 
 
 def test_n32_a_key_that_would_be_there_twice_is_refused(root: Path) -> None:

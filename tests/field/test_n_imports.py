@@ -114,7 +114,7 @@ def test_n26_n27_a_transaction_in_another_root_directory(tmp_path: Path, proc: b
 def test_n27_attributes_are_kept_without_proc(tmp_path: Path) -> None:
     jail = tmp_path / "jail"
     (jail / "data").mkdir(parents=True)
-    (jail / "data/a").write_text("old")
+    (jail / "data/a").write_text("old", encoding="utf-8")
     os.setxattr(jail / "data/a", "user.kept", b"1")
     (jail / "data/link").symlink_to("a")
     code = (
@@ -134,7 +134,7 @@ def test_n27_what_cannot_be_known_without_proc_is_refused_with_the_reason() -> N
     with public_directory() as jail:
         (jail / "data").mkdir()
         os.chown(jail / "data", 1000, 1000)
-        (jail / "data/closed").write_text("old")
+        (jail / "data/closed").write_text("old", encoding="utf-8")
         os.chown(jail / "data/closed", 1000, 1000)
         (jail / "data/closed").chmod(0o200)
         code = (
@@ -143,7 +143,7 @@ def test_n27_what_cannot_be_known_without_proc_is_refused_with_the_reason() -> N
         )
         done = run_python(code, jail, **as_user(0))
         assert "/proc is not mounted, so extended attributes of what may not be read cannot be known" in done.stderr
-        assert (jail / "data/closed").read_text() == "old"
+        assert (jail / "data/closed").read_text(encoding="utf-8") == "old"
 
 
 def test_n25_a_child_that_is_forked_during_the_first_transaction(root: Path) -> None:

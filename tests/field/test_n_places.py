@@ -54,7 +54,7 @@ def _in_a_namespace(root: Path, inside: int, code: str = _USE) -> Result:
 )
 def test_n09_owners_that_a_user_namespace_does_not_know(owner: int, group: int, mode: int, inside: int) -> None:
     with public_directory() as root:
-        (root / "old").write_text("old")
+        (root / "old").write_text("old", encoding="utf-8")
         os.chmod(root / "old", 0o666)
         os.chown(root, owner, group)
         root.chmod(mode)
@@ -68,7 +68,7 @@ def test_n09_owners_that_a_user_namespace_does_not_know(owner: int, group: int, 
 @pytest.mark.needs("users", "user namespaces")
 def test_n09_a_file_of_an_owner_that_is_not_known_is_replaced(tmp_path: Path) -> None:
     with public_directory(0o777) as root:
-        (root / "a").write_text("old")
+        (root / "a").write_text("old", encoding="utf-8")
         os.chown(root / "a", 4000, 4000)
         os.chmod(root / "a", 0o666)
         code = "\n    with FileTransaction(root) as tx:\n        tx.write('a', 'new')\n"

@@ -87,4 +87,4 @@ def test_n36_where_only_what_is_open_for_writing_can_be_locked(root: Path, monke
         with ThreadPoolExecutor(1) as pool, pytest.raises(LockTimeoutError):
             pool.submit(FileTransaction(root, timeout=0).begin).result()
         tx.write("a", "two")
-    assert (root / "a").read_text() == "two"
+    assert (root / "a").read_text(encoding="utf-8") == "two"

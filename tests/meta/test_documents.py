@@ -31,7 +31,7 @@ OTHERS = [*sorted(CHECKOUT.glob("[!R]*.md")), CHECKOUT / "tests/README.md"]
 @PAGES
 def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
-    script.write_text(program(page.read_text()))
+    script.write_text(program(page.read_text(encoding="utf-8")), encoding="utf-8")
     (tmp_path / "cwd").mkdir()
     code = "exec(compile(open(sys.argv[1], encoding='utf-8').read(), sys.argv[2], 'exec'), {'__name__': '__main__'})"
     done = run_python(code, script, page, cwd=tmp_path / "cwd", env=SHORT)
@@ -40,14 +40,14 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
 
 @PAGES
 def test_python_blocks_compile(page: Path) -> None:
-    for block in blocks(page.read_text()):
+    for block in blocks(page.read_text(encoding="utf-8")):
         if block.language == "python":
             compile("\n" * (block.line - 1) + block.code, str(page), "exec")
 
 
 @PAGES
 def test_what_python_blocks_import_is_public(page: Path) -> None:
-    for block in blocks(page.read_text()):
+    for block in blocks(page.read_text(encoding="utf-8")):
         if block.language == "python":
             for name in _used(ast.parse(block.code)):
                 public = name in txfiles.__all__ or importlib.util.find_spec(f"txfiles.{name}") is not None
@@ -66,17 +66,17 @@ def _used(tree: ast.AST) -> set[str]:
 
 @pytest.mark.parametrize("page", [*pages(), *OTHERS], ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
     for target, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", text):
         other = page.parent / target if target else page
-        assert anchor in _anchors(other.read_text()), f"{page.name}: {target}#{anchor}"
+        assert anchor in _anchors(other.read_text(encoding="utf-8")), f"{page.name}: {target}#{anchor}"
 
 
 def test_the_reference_has_every_public_name() -> None:
-    text = (CHECKOUT / "docs/api.rst").read_text()
+    text = (CHECKOUT / "docs/api.rst").read_text(encoding="utf-8")
     for name in set(txfiles.__all__) - {"__version__"}:
         directive = (
             "automodule:: txfiles." if inspect.ismodule(getattr(txfiles, name)) else "(auto(class|function)|py:data):: "
@@ -88,7 +88,7 @@ def test_the_reference_has_every_public_name() -> None:
 
 
 def test_the_page_of_the_command_line_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (CHECKOUT / "docs/command-line.md").read_text()
+    page = (CHECKOUT / "docs/command-line.md").read_text(encoding="utf-8")
     commands = re.findall(r"^    ([a-z]+) ", _help(capsys), re.MULTILINE)
     assert len(commands) >= 5
     for command in commands:
@@ -105,12 +105,14 @@ def _help(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 @pytest.mark.needs("sh")
 def test_the_page_of_the_command_line_runs(tmp_path: Path) -> None:
-    page = (CHECKOUT / "docs/command-line.md").read_text()
-    (tmp_path / "txfiles").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m txfiles "$@"\n')
+    page = (CHECKOUT / "docs/command-line.md").read_text(encoding="utf-8")
+    (tmp_path / "txfiles").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m txfiles "$@"\n', encoding="utf-8")
     (tmp_path / "txfiles").chmod(0o755)
     script = "\n".join(block.code for block in blocks(page) if block.language == "sh")
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(CHECKOUT)}
-    done = subprocess.run(["sh", "-euxc", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["sh", "-euxc", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, encoding="utf-8"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -121,7 +123,7 @@ def _anchors(text: str) -> set[str]:
 
 @pytest.mark.parametrize("mark", ["test-line", "demo-line"])
 def test_the_marked_lines_of_the_readme_are_one_line_each(mark: str) -> None:
-    (block,) = [block for block in blocks((CHECKOUT / "README.md").read_text()) if block.mark == mark]
+    (block,) = [block for block in blocks((CHECKOUT / "README.md").read_text(encoding="utf-8")) if block.mark == mark]
     assert "\n" not in block.code
     assert block.code.startswith("python3 -m venv ")
 

@@ -26,7 +26,7 @@ _HEAVY = ["asyncio", "concurrent.futures", "ctypes", "filelock", "orjson", "temp
 
 def test_all_is_sorted_and_complete() -> None:
     assert txfiles.__all__ == sorted(txfiles.__all__)
-    tree = ast.parse(Path(txfiles.__file__).read_text())
+    tree = ast.parse(Path(txfiles.__file__).read_text(encoding="utf-8"))
     imported = {a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names}
     assert imported - {"annotations", "TYPE_CHECKING"} <= set(txfiles.__all__)
     for name in txfiles.__all__:
@@ -41,7 +41,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 @pytest.mark.parametrize("name", EXPORTS)
 def test_every_export_is_documented(name: str) -> None:
-    text = "\n".join(page.read_text() for page in [*pages(), CHECKOUT / "CHANGELOG.md"])
+    text = "\n".join(page.read_text(encoding="utf-8") for page in [*pages(), CHECKOUT / "CHANGELOG.md"])
     assert re.search(rf"\b{name}\b", text), f"neither README.md nor docs/ nor CHANGELOG.md mentions {name}"
     value = getattr(txfiles, name)
     assert inspect.getdoc(value) or get_origin(value) in (Literal, UnionType)  # an alias of a type
@@ -76,13 +76,13 @@ def test_the_types_of_arguments_are_exported_and_importing_them_is_cheap() -> No
 
 
 def test_the_version_is_one() -> None:
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert txfiles.__version__ == project["version"]
-    assert f"## [{txfiles.__version__}]" in (CHECKOUT / "CHANGELOG.md").read_text()
+    assert f"## [{txfiles.__version__}]" in (CHECKOUT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_importing_is_light() -> None:
     code = "import sys, txfiles; print(*sys.modules)"
     argv, env = [sys.executable, "-c", code], {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True, encoding="utf-8")
     assert [name for name in _HEAVY if name in done.stdout.split()] == []

@@ -77,7 +77,7 @@ def test_deep():
 def outcome(tmp_path: Path, *words: str, **env: str) -> str:
     """The output of a run over the sample, with this project's settings."""
     test = tmp_path / "test_sample.py"
-    test.write_text(SAMPLE)
+    test.write_text(SAMPLE, encoding="utf-8")
     argv = [sys.executable, "-m", "pytest", "-q", "-rA", "--tb=no", "-p", "no:cacheprovider", "-p", "tests.conftest"]
     done = subprocess.run(
         [*argv, "-c", CHECKOUT / "pyproject.toml", "--rootdir", CHECKOUT, *words, test],
@@ -86,6 +86,7 @@ def outcome(tmp_path: Path, *words: str, **env: str) -> str:
         capture_output=True,
         text=True,
         check=False,
+        encoding="utf-8",
     )
     return done.stdout + done.stderr
 

@@ -215,7 +215,7 @@ def test_every_room_has_its_page_and_its_place() -> None:
     assert list(dict.fromkeys(rooms)) == [room for room, _ in itertools.groupby(rooms)], "a room is one block"
     assert set(rooms) == set(DOORS)
     for room in DOORS:
-        text = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text())) or ""
+        text = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text(encoding="utf-8"))) or ""
         assert "May know" in text
         assert "Begin with" in text
 
@@ -242,7 +242,8 @@ def test_the_check_sees_every_form_of_import(tmp_path: Path, monkeypatch: pytest
         "from txfiles._tree.tree import Tree\n"
         "from txfiles.testing.sim import SimFS\n"
         "def f():\n"
-        "    import os.path\n"
+        "    import os.path\n",
+        encoding="utf-8",
     )
     found = [name for name, _ in imports(module)]
     assert [inside(name) for name in found[:-1]] == ["cli", "store", "__init__", "_disk.lock", "_tree.tree", "testing"]

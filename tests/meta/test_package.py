@@ -67,13 +67,21 @@ def test_it_installs_in_a_fresh_environment_and_is_typed(built: Path, tmp_path: 
         "from txfiles import FileTransaction\n"
         "with FileTransaction('d', create=True) as tx:\n"
         "    tx.write('a', b'x')\n"
-        "    print(tx.read('a'))\n"
+        "    print(tx.read('a'))\n",
+        encoding="utf-8",
     )
-    ran = subprocess.run([python, "consumer.py"], check=True, cwd=tmp_path, capture_output=True, text=True)
+    ran = subprocess.run(
+        [python, "consumer.py"], check=True, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8"
+    )
     assert ran.stdout == "b'x'\n"
-    with open(tmp_path / "consumer.py", "a") as file:
+    with open(tmp_path / "consumer.py", "a", encoding="utf-8") as file:
         file.write("    reveal_type(tx.read('a'))\n")
     done = subprocess.run(
-        [python, "-m", "mypy", "--strict", "consumer.py"], check=True, cwd=tmp_path, capture_output=True, text=True
+        [python, "-m", "mypy", "--strict", "consumer.py"],
+        check=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
     )
     assert 'Revealed type is "bytes"' in done.stdout.replace("builtins.", "")

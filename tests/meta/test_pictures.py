@@ -16,7 +16,7 @@ from txfiles import FileTransaction, recover, rollback_prepared
 from txfiles._disk import system
 from txfiles.testing._faults import FaultyFS
 
-PICTURE = (CHECKOUT / "docs/crash.svg").read_text()
+PICTURE = (CHECKOUT / "docs/crash.svg").read_text(encoding="utf-8")
 
 
 def save(root: Path, text: str, *, prepare: bool = False) -> None:
@@ -80,4 +80,4 @@ def test_the_picture_of_a_crash_is_true(root: Path, crash: str) -> None:
 
 
 def _files(root: Path) -> list[str]:
-    return [f"{name}: {(root / name).read_text()}" for name in ("a.txt", "b.txt")]
+    return [f"{name}: {(root / name).read_text(encoding='utf-8')}" for name in ("a.txt", "b.txt")]

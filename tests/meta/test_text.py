@@ -25,7 +25,11 @@ _SUFFIXES = {"", ".css", ".md", ".py", ".sh", ".svg", ".toml", ".txt", ".yaml", 
 def _texts() -> list[Path]:
     """What git tracks or would track; without git, as in an unpacked source distribution, all there is."""
     argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True, check=False) if which("git") else None
+    listed = (
+        subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True, check=False, encoding="utf-8")
+        if which("git")
+        else None
+    )
     if listed and listed.returncode == 0:
         paths = [CHECKOUT / line for line in listed.stdout.splitlines()]
     else:
@@ -40,7 +44,7 @@ def test_no_text_contains(what: str) -> None:
     found = [
         f"{path.relative_to(CHECKOUT)}:{number}: {line.strip()[:80]}"
         for path in _texts()
-        for number, line in enumerate(path.read_text().split("\n"), 1)
+        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1)
         if pattern.search(line)
     ]
     assert not found, f"{what}: " + "\n".join(found)

@@ -67,5 +67,7 @@ for command in (["status"], ["verify"], ["recover"], ["put", root, "a=" + __file
 def test_nothing_warns(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
-    ran = subprocess.run([*STRICT, program, tmp_path / "root"], check=False, capture_output=True, text=True)
+    ran = subprocess.run(
+        [*STRICT, program, tmp_path / "root"], check=False, capture_output=True, text=True, encoding="utf-8"
+    )
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -656,7 +656,12 @@ def test_importing_txfiles_imports_nothing_of_it() -> None:
         "txfiles.FileStore('/tmp')\n"
         "print([m for m in sys.modules if m.startswith(('obstore', 'txfiles.objects'))])"
     )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, encoding="utf-8"
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_a_deleted_head_is_told_through_the_front(url: str) -> None:

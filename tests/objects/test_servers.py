@@ -94,7 +94,9 @@ def test_workers_with_nothing_in_common_but_the_bucket(store: Any) -> None:
         "--kills",
         "3",
     ]
-    done = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        argv, env={**os.environ, **env}, capture_output=True, text=True, check=False, encoding="utf-8"
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -108,8 +108,8 @@ def page(place: Path, url: str) -> Iterator[Page]:
 
 def _port(path: Path, browser: subprocess.Popen[bytes]) -> str:
     until = time.monotonic() + _PATIENCE
-    while not (path.exists() and path.read_text().count("\n")):
+    while not (path.exists() and path.read_text(encoding="utf-8").count("\n")):
         assert browser.poll() is None, f"chromium ended with {browser.returncode}"
         assert time.monotonic() < until, "chromium opened no port"
         time.sleep(0.05)
-    return path.read_text().split("\n")[0]
+    return path.read_text(encoding="utf-8").split("\n")[0]

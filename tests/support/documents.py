@@ -58,4 +58,7 @@ def program(text: str, *, without: frozenset[str] = frozenset({"norun", "needs d
 
 if __name__ == "__main__":  # a page with all its blocks, where the extra `docs` is installed
     page = Path(sys.argv[1])
-    exec(compile(program(page.read_text(), without=frozenset({"norun"})), page, "exec"), {"__name__": "__main__"})
+    exec(
+        compile(program(page.read_text(encoding="utf-8"), without=frozenset({"norun"})), page, "exec"),
+        {"__name__": "__main__"},
+    )

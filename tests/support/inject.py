@@ -134,7 +134,7 @@ def traced(
     """Run `code` in a child, with the `faults` in its `region()`; `calls` are those that the answer lists."""
     with child(_REGION + textwrap.dedent(code), *args, **settings) as process:
         if process.wait_for_stop(timeout):
-            with tempfile.NamedTemporaryFile("r", errors="replace") as log:
+            with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as log:
                 with _attached(process, faults, calls, log.name):
                     process.resume()
                     process.wait_for_stop(timeout)

@@ -134,7 +134,7 @@ def _copy_at_one_moment(fs: LoopFS, image: Path) -> None:
 
 def _writes(device: Path) -> tuple[int, int]:
     """Writes done (flushes too) and requests in flight: see the kernel's Documentation/block/stat.rst."""
-    fields = Path("/sys/block", device.name, "stat").read_text().split()
+    fields = Path("/sys/block", device.name, "stat").read_text(encoding="utf-8").split()
     return int(fields[4]) + int(fields[15] if len(fields) > 15 else 0), int(fields[8])
 
 

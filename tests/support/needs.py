@@ -104,7 +104,7 @@ def _missing_file(path: str) -> str | None:
 
 def _missing_filesystem(name: str) -> str | None:
     def known() -> bool:
-        return name in Path("/proc/filesystems").read_text().split()
+        return name in Path("/proc/filesystems").read_text(encoding="utf-8").split()
 
     if not known() and program("modprobe"):
         subprocess.run(["modprobe", name], check=False, capture_output=True)
@@ -127,5 +127,7 @@ def _no_user_namespaces() -> str | None:
 
 
 def _untraceable() -> str | None:
-    tried = subprocess.run(["strace", "-o", "/dev/null", "true"], check=False, capture_output=True, text=True)
+    tried = subprocess.run(
+        ["strace", "-o", "/dev/null", "true"], check=False, capture_output=True, text=True, encoding="utf-8"
+    )
     return None if tried.returncode == 0 else f"strace: cannot trace ({tried.stderr.strip()[:80]})"

@@ -83,7 +83,7 @@ def _ceph(folder: Path) -> Iterator[Any]:
         (folder / name).mkdir(parents=True)
     mon, gateway = free_port(), free_port()
     conf, fsid = folder / "ceph.conf", str(uuid.uuid4())
-    conf.write_text(CEPH.format(fsid=fsid, host=HOST, mon=mon, gateway=gateway, folder=folder))
+    conf.write_text(CEPH.format(fsid=fsid, host=HOST, mon=mon, gateway=gateway, folder=folder), encoding="utf-8")
 
     def run(program: str, *args: str) -> None:
         argv = [program, "-c", str(conf), *args]
@@ -240,7 +240,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], output: Path) -> 
             return
         except (OSError, http.client.HTTPException):
             time.sleep(0.1)
-    raise NotReady(f"{process.args!r}: {output.read_text(errors='replace')[-2000:]}")
+    raise NotReady(f"{process.args!r}: {output.read_text(encoding='utf-8', errors='replace')[-2000:]}")
 
 
 def request(port: int, path: str, headers: Mapping[str, str] | None = None, *, method: str = "PUT") -> None:

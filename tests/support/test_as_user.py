@@ -28,7 +28,7 @@ def test_the_packages_can_be_imported() -> None:
 
 def test_a_public_directory_can_be_reached_and_is_not_writable() -> None:
     with public_directory() as path:
-        (path / "f").write_text("x")
+        (path / "f").write_text("x", encoding="utf-8")
         code = "print(open(sys.argv[1] + '/f').read()); open(sys.argv[1] + '/f', 'w')"
         done = run_python(code, path, **as_user(1000))
         assert done.stdout == "x\n"

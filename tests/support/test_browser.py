@@ -18,7 +18,7 @@ _PAGE = """<title>Hello</title>
 
 def test_a_page_is_shown_in_the_size_and_scheme_that_is_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
-    file.write_text(_PAGE)
+    file.write_text(_PAGE, encoding="utf-8")
     with page(tmp_path, file.as_uri()) as shown:
         assert shown.wait_for("document.title") == "Hello"
         for width, dark in ((400, True), (1000, False)):

@@ -29,7 +29,7 @@ def test_every_step_is_looked_at_once_and_the_last_has_all(tmp_path: Path) -> No
         )
         assert count == len(seen)
         with place.after_power_loss() as copy:
-            assert (copy / "a").read_text() == "new"
+            assert (copy / "a").read_text(encoding="utf-8") == "new"
     assert [there for _, there in seen] == sorted(there for _, there in seen)
     assert seen[-1][1]
     assert not seen[0][1]

@@ -29,9 +29,9 @@ def test_tmpfs_is_full_at_its_limits(tmp_path: Path) -> None:
 
 def test_bind_of_a_directory_and_of_one_file(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "f").write_text("x")
+    (tmp_path / "d" / "f").write_text("x", encoding="utf-8")
     with mounts.bind(tmp_path / "d", tmp_path / "seen"), mounts.bind(tmp_path / "d" / "f", tmp_path / "one"):
-        assert (tmp_path / "seen" / "f").read_text() == "x"
+        assert (tmp_path / "seen" / "f").read_text(encoding="utf-8") == "x"
         with pytest.raises(OSError, match="busy") as busy:
             (tmp_path / "d" / "f").rename(tmp_path / "one")
         assert busy.value.errno == errno.EBUSY
@@ -41,11 +41,11 @@ def test_bind_of_a_directory_and_of_one_file(tmp_path: Path) -> None:
 def test_overlay_leaves_the_lower_layer_alone(tmp_path: Path) -> None:
     lower = tmp_path / "lower"
     lower.mkdir()
-    (lower / "f").write_text("old")
+    (lower / "f").write_text("old", encoding="utf-8")
     with mounts.overlay(tmp_path / "o", lower) as merged:
-        (merged / "f").write_text("new")
-    assert (lower / "f").read_text() == "old"
-    assert (tmp_path / "o" / "upper" / "f").read_text() == "new"
+        (merged / "f").write_text("new", encoding="utf-8")
+    assert (lower / "f").read_text(encoding="utf-8") == "old"
+    assert (tmp_path / "o" / "upper" / "f").read_text(encoding="utf-8") == "new"
 
 
 def test_read_only_of_a_mount_and_of_a_plain_directory(tmp_path: Path) -> None:
@@ -75,7 +75,9 @@ def test_names_with_spaces_are_found(tmp_path: Path) -> None:
 
 def test_unshared_is_process_one() -> None:
     code = "import os; print(os.getpid(), os.readlink('/proc/self'))"
-    done = subprocess.run(mounts.unshared(sys.executable, "-c", code), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        mounts.unshared(sys.executable, "-c", code), capture_output=True, text=True, check=True, encoding="utf-8"
+    )
     assert done.stdout.split() == ["1", "1"]
 
 

@@ -29,7 +29,7 @@ def test_a_stopped_child_does_nothing_until_it_is_resumed() -> None:
     with child("while True: print(time.monotonic()); time.sleep(0.001)") as process:
         process.expect("")
         process.stop()
-        with open(f"/proc/{process.pid}/stat") as file:
+        with open(f"/proc/{process.pid}/stat", encoding="utf-8") as file:
             assert file.read().split()[2] == "T"
         process.resume()
         process.kill()

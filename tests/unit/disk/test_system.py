@@ -31,7 +31,7 @@ def at(tmp_path: Path) -> Iterator[int]:
 
 
 def put(path: Path, text: str = "x") -> Path:
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -133,7 +133,7 @@ def test_open_append_writes_at_the_end(tmp_path: Path, at: int) -> None:
     fd = fs.open_append(at, b"f")
     assert fs.write(fd, b"de") == 2
     fs.close(fd)
-    assert (tmp_path / "f").read_text() == "abcde"
+    assert (tmp_path / "f").read_text(encoding="utf-8") == "abcde"
     assert error_of(lambda: fs.open_append(at, b"link")) == errno.ELOOP
     assert error_of(lambda: fs.open_append(at, b"absent")) == errno.ENOENT
 
@@ -271,7 +271,7 @@ def test_link_and_rename_between_directories(tmp_path: Path, at: int) -> None:
     assert error_of(lambda: fs.link(at, b"f", d, b"f.old")) == errno.EEXIST
     put(tmp_path / "d" / "target", "old")
     fs.rename(at, b"f", d, b"target")
-    assert (tmp_path / "d" / "target").read_text() == "new"
+    assert (tmp_path / "d" / "target").read_text(encoding="utf-8") == "new"
     assert not (tmp_path / "f").exists()
     fs.rename(d, b"target", d, b"f.old")  # two names of one inode (A1): nothing happens
     assert sorted(fs.listdir(d)) == [b"f.old", b"sym.old", b"target"]
@@ -283,7 +283,7 @@ def test_a_free_name_is_taken_and_names_are_exchanged(tmp_path: Path, at: int) -
     put(tmp_path / "b", "B")
     assert error_of(lambda: fs.rename_new(at, b"a", at, b"b")) == errno.EEXIST
     fs.exchange(at, b"a", at, b"b")
-    assert ((tmp_path / "a").read_text(), (tmp_path / "b").read_text()) == ("B", "A")
+    assert ((tmp_path / "a").read_text(encoding="utf-8"), (tmp_path / "b").read_text(encoding="utf-8")) == ("B", "A")
     fs.rename_new(at, b"a", at, b"c")
     assert error_of(lambda: fs.exchange(at, b"b", at, b"a")) == errno.ENOENT
     assert sorted(os.listdir(tmp_path)) == ["b", "c"]
@@ -373,7 +373,9 @@ def test_d08_an_acl_is_among_the_xattrs(tmp_path: Path, at: int) -> None:
     fd = fs.create(at, b"g")
     fs.set_xattr(fd, "system.posix_acl_access", value)
     fs.close(fd)
-    shown = subprocess.run(["getfacl", "-cn", tmp_path / "g"], check=True, capture_output=True, text=True).stdout
+    shown = subprocess.run(
+        ["getfacl", "-cn", tmp_path / "g"], check=True, capture_output=True, text=True, encoding="utf-8"
+    ).stdout
     assert "user:1234:r--" in shown
 
 
@@ -448,7 +450,7 @@ def test_random_ids_do_not_depend_on_a_seed_nor_on_a_fork() -> None:
 
 def test_boot_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "_boot", None)
-    assert fs.boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert fs.boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     monkeypatch.setattr(system, "_boot", None)
     monkeypatch.setattr(system, "open", _no_proc, raising=False)
     assert fs.boot_id() == ""
