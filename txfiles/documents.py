@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from txfiles._documents.codecs import Bytes, Codec, Json, Text, Toml, Yaml, codec_of
+from txfiles._documents.codecs import Bytes, Codec, CommentsLostWarning, Json, Text, Toml, Yaml, codec_of
 from txfiles._documents.document import Document
 from txfiles._documents.family import Family
 from txfiles._documents.members import Members, Staged
@@ -30,6 +30,7 @@ __all__ = [
     "Bytes",
     "Codec",
     "Collection",
+    "CommentsLostWarning",
     "Document",
     "Documents",
     "Json",

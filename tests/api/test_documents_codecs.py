@@ -14,7 +14,8 @@ import tomlkit
 
 from tests.support.boundary import tree
 from txfiles import Documents, JsonDocuments
-from txfiles.documents import Codec, Document, Json, Text, Yaml
+from txfiles._documents.codecs import codec_of
+from txfiles.documents import Codec, CommentsLostWarning, Document, Json, Text, Yaml
 from txfiles.errors import DocumentError
 
 _BOM = b"\xef\xbb\xbf"
@@ -253,3 +254,43 @@ def test_the_file_may_have_another_name(root: Path) -> None:
     assert tree(root) == {"conf": None, "conf/app.toml": b"x = 1\n", "log.txt": b"y"}
     with pytest.raises(ValueError, match="one file"):
         documents(root, {"a": 1, "b": Document(1, file="a.json")})
+
+
+ALIASED = b"one: &part  # the first\n  x: 1  # of both\ntwo: *part\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "value", "why"),
+    [
+        ("a.yaml", ALIASED, {"one": {"x": 2}, "two": {"x": 1}}, "another value"),
+        ("a.yaml", b"{ # damaged\n", {"x": 1}, "not valid YAML"),
+        ("a.toml", b"x = # damaged\n", {"x": 1}, "not valid TOML"),
+    ],
+)
+def test_comments_that_cannot_stay_are_told(root: Path, name: str, data: bytes, value: Any, why: str) -> None:
+    codec = codec_of(name.partition(".")[2])
+    with pytest.warns(CommentsLostWarning, match=f"'{name}' is written without .*{why}"):
+        written = codec.write(value, name, data)
+    assert codec.read_plain(written, name) == value
+
+
+@pytest.mark.parametrize("name", ["a.yaml", "a.toml"])
+def test_where_there_were_none_nothing_is_told(root: Path, name: str) -> None:
+    codec = codec_of(name.partition(".")[2])
+    assert codec.read_plain(codec.write({"x": 1}, name, b"{ damaged"), name) == {"x": 1}
+
+
+def test_comments_that_are_lost_can_be_an_error_that_saves_nothing(root: Path) -> None:
+    (root / "a.yaml").write_bytes(ALIASED)
+    docs = Documents(root, {"a.yaml": Document({}, type=dict[str, dict[str, int]])})
+    with pytest.raises(CommentsLostWarning), docs.edit() as d:
+        d["a.yaml"] = {"one": {"x": 2}, "two": {"x": 1}}
+    assert (root / "a.yaml").read_bytes() == ALIASED
+    with pytest.warns(CommentsLostWarning), docs.edit() as d:
+        d["a.yaml"] = {"one": {"x": 2}, "two": {"x": 1}}
+    assert docs.load()["a.yaml"] == {"one": {"x": 2}, "two": {"x": 1}}
+
+
+def test_a_value_that_cannot_be_written_is_no_word_about_comments(root: Path) -> None:
+    with pytest.raises(DocumentError, match="cannot be written as TOML"):
+        codec_of("toml").write({"x": object()}, "a.toml", b"x = 1 # one\n")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import io
 import math
+import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from txfiles._documents.merging import merge
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _BOM = b"\xef\xbb\xbf"
+
+
+class CommentsLostWarning(UserWarning):
+    """A document was written without the comments of the file that it replaces: the new value has no place for them."""
 
 
 class Codec:
@@ -148,16 +152,22 @@ class Yaml(Codec):
         return documents[0]
 
     def write(self, value: Any, shown: str, over: bytes | None = None) -> bytes:
-        if over is not None:
-            with suppress(Exception):  # where a part is there twice by an alias, both would change
-                data = self._written(merge(self.read(over, shown), value))
-                if self.read_plain(data, shown) == value:
-                    return data
+        return _with_comments(
+            over, lambda over: self._over(over, value, shown), lambda: self._anew(value, shown), shown
+        )
+
+    def _anew(self, value: Any, shown: str) -> bytes:
         try:
             _require_characters(value)
             return self._written(value)
         except Exception as error:
             raise _failed(error, f"{shown!r} cannot be written as YAML", shown) from error
+
+    def _over(self, over: bytes, value: Any, shown: str) -> bytes:
+        data = self._written(merge(self.read(over, shown), value))
+        if self.read_plain(data, shown) != value:  # a part that is there twice by an alias changes in both places
+            raise ValueError("it would be read as another value")
+        return data
 
     def _written(self, value: Any) -> bytes:
         out = io.BytesIO()
@@ -190,13 +200,18 @@ class Toml(Codec):
     def write(self, value: Any, shown: str, over: bytes | None = None) -> bytes:
         if not isinstance(value, Mapping):
             raise DocumentError(f"{shown!r} cannot be written as TOML: it is no table", path=shown)
-        if over is not None:
-            with suppress(Exception):
-                return self._written(merge(self.read(over, shown), value), value, shown)
+        return _with_comments(
+            over, lambda over: self._over(over, value, shown), lambda: self._anew(value, shown), shown
+        )
+
+    def _anew(self, value: Any, shown: str) -> bytes:
         try:
             return self._written(value, value, shown)
         except Exception as error:
             raise _failed(error, f"{shown!r} cannot be written as TOML", shown) from error
+
+    def _over(self, over: bytes, value: Any, shown: str) -> bytes:
+        return self._written(merge(self.read(over, shown), value), value, shown)
 
     def _written(self, table: Any, value: Any, shown: str) -> bytes:
         data: bytes = self._tomlkit.dumps(table).encode()
@@ -217,6 +232,26 @@ class Bytes(Codec):
 
     def __init__(self) -> None:
         super().__init__(bytes, _bytes)
+
+
+def _with_comments(
+    over: bytes | None, merged: Callable[[bytes], bytes], anew: Callable[[], bytes], shown: str
+) -> bytes:
+    """What `merged` makes; where it fails, `anew`, and a warning if there may have been comments to lose."""
+    if over is None:
+        return anew()
+    try:
+        return merged(over)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # of any kind: the libraries have kinds of their own
+        failure = error
+    data = anew()
+    if b"#" in over:
+        why = " ".join(str(failure).split()) or type(failure).__name__
+        message = f"{shown!r} is written without the comments that it had, they cannot be kept: {why}"
+        warnings.warn(CommentsLostWarning(message), stacklevel=2)
+    return data
 
 
 def _require_characters(value: Any) -> None:
