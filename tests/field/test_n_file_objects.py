@@ -108,7 +108,7 @@ BAD += [
     (("f", "rb"), {"encoding": "utf-8"}),
     (("f", "wb"), {"errors": "strict"}),
     (("f", "w", 0), {}),
-    (("f", "w"), {"newline": "x"}),
+    (("f", "w"), {"encoding": "utf-8", "newline": "x"}),
     (("f", "w"), {"encoding": "no such"}),
     (("no", "r+"), {}),
     (("f", "x"), {}),
@@ -300,7 +300,7 @@ def test_n30_modes_are_parsed_as_by_open(tmp_path: Path, root: Path) -> None:
                 if mode[:1] != "x" and "x" not in mode:
                     path.write_bytes(b"1")
             try:
-                open(tmp_path / "f", mode).close()
+                open(tmp_path / "f", mode, encoding=None if "b" in mode else "utf-8").close()
             except ValueError:
                 with FileTransaction(root, durability="process") as tx, pytest.raises(ValueError):
                     tx.open("f", mode)

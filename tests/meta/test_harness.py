@@ -43,7 +43,7 @@ def test_allowed(root):
 def test_resting(root):
     (root / ".txfiles").mkdir()
     (root / ".txfiles" / "lock").touch()
-    (root / ".txfiles" / "format").write_text("txfiles 1 flock\\n")
+    (root / ".txfiles" / "format").write_bytes(b"txfiles 1 flock\\n")
 
 def test_descriptor():
     os.open(".", os.O_RDONLY)

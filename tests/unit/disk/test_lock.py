@@ -79,7 +79,7 @@ def file_of(home: Path) -> Path:
 
 def is_free(home: Path) -> bool:
     """Whether the kernel would give the lock to somebody else."""
-    with file_of(home).open("a") as file:
+    with file_of(home).open("ab") as file:
         return lock_descriptor(file.fileno(), blocking=False)
 
 

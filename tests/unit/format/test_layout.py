@@ -25,7 +25,7 @@ def test_journals_round_trip(state: layout.State) -> None:
     assert layout.parse(layout.journal(TID, state)) == Name(state, TID)
 
 
-@pytest.mark.parametrize("name", sorted(layout.PERMANENT))
+@pytest.mark.parametrize("name", sorted(layout.LASTING))
 def test_permanent_names(name: bytes) -> None:
     assert layout.parse(name) == Name("permanent")
 
@@ -38,7 +38,7 @@ def test_any_name_is_parsed_and_what_is_known_is_built_so(name: bytes) -> None:
     elif parsed.kind == "old":
         assert layout.old(parsed.tid, parsed.number) == name
     elif parsed.kind == "permanent":
-        assert name in layout.PERMANENT
+        assert name in layout.LASTING
     elif parsed.kind != "unknown":
         assert layout.journal(parsed.tid, parsed.kind) == name
 
