@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import mmap
 import os
 import platform
 import shutil
@@ -56,7 +57,7 @@ def made(kind: str, images: Path, *, slow: float | None = None) -> Iterator[Path
             else:
                 from benchmarks import slow_disk
 
-                stack.enter_context(slow_disk.mounted(image, SIZE, slow))
+                stack.enter_context(slow_disk.mounted(image, mmap.mmap(-1, SIZE), slow))
             device = _run("losetup", "--find", "--show", "--direct-io=on", image).strip()
             try:
                 if slow is None:

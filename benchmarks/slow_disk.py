@@ -1,4 +1,4 @@
-"""A disk in memory whose flush takes as long as one likes: where a fast disk is all there is, as a common SSD behaves.
+"""A disk in memory that tells what reaches it, and whose flush takes as long as one likes, as that of a common SSD.
 
 One file, served through /dev/fuse (Linux, Documentation/filesystems/fuse; the structures are in linux/fuse.h), for a
 loop device to stand on. The loop device hands on every flush of its file system as one fsync of this file.
@@ -15,7 +15,7 @@ import stat
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,9 +33,16 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+Seen = Callable[[int, bytes], object]
+"""Told, in the disk's process, of each write (offset, data) and each flush (-1, nothing), in their order."""
+
+
 @contextmanager
-def mounted(path: Path, size: int, flush_ms: float) -> Iterator[None]:
-    """Let `path` be a file of `size` bytes, all zeros, until the end of the block. Needs root."""
+def mounted(path: Path, memory: mmap.mmap, flush_ms: float = 0.0, *, seen: Seen | None = None) -> Iterator[None]:
+    """Let `path` be a file of the bytes in `memory` until the end of the block. Needs root.
+
+    With `seen`, which is told before a request is answered, one request is answered at a time.
+    """
     path.touch()
     fd = os.open("/dev/fuse", os.O_RDWR)
     mode = stat.S_IFREG | 0o600
@@ -49,7 +56,7 @@ def mounted(path: Path, size: int, flush_ms: float) -> Iterator[None]:
         try:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))  # a disk does not wait for a processor
-            _Disk(fd, size, flush_ms).serve()
+            _Disk(fd, memory, flush_ms, seen).serve()
         finally:
             os._exit(0)
     os.close(fd)
@@ -62,14 +69,16 @@ def mounted(path: Path, size: int, flush_ms: float) -> Iterator[None]:
 
 
 class _Disk:
-    def __init__(self, fd: int, size: int, flush_ms: float) -> None:
+    def __init__(self, fd: int, memory: mmap.mmap, flush_ms: float, seen: Seen | None) -> None:
         self.fd = fd
-        self.size = size
+        self.size = len(memory)
         self.flush = flush_ms / 1e3
-        self.data = mmap.mmap(-1, size)
+        self.data = memory
+        self.threads = 1 if seen else _THREADS
+        self.seen: Seen = seen or (lambda _offset, _data: None)
 
     def serve(self) -> None:
-        threads = [threading.Thread(target=self._answer_all) for _ in range(_THREADS)]
+        threads = [threading.Thread(target=self._answer_all) for _ in range(self.threads)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -99,10 +108,13 @@ class _Disk:
             return self.data[offset : offset + size]
         if opcode == _WRITE:
             _, offset, size = _IO.unpack_from(body)
-            self.data[offset : offset + size] = bytes(body[_WRITE_HEADER : _WRITE_HEADER + size])
+            data = bytes(body[_WRITE_HEADER : _WRITE_HEADER + size])
+            self.data[offset : offset + size] = data
+            self.seen(offset, data)
             return struct.pack("<II", size, 0)
         if opcode == _FSYNC:
             time.sleep(self.flush)
+            self.seen(-1, b"")
             return b""
         if opcode in (_FLUSH, _RELEASE):
             return b""

@@ -7,36 +7,22 @@ of a round leaves other halves of it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support import DEEP
-from tests.support.boundary import tree
+from tests.support.boundary import InAnyOrder, tree
 from tests.support.debris import problems
 from tests.support.disks import BTRFS, EXT4_STRICT, XFS, Place
 from txfiles import FileTransaction, recover
-from txfiles._disk import rounds, system
 
 Places = Callable[[str], Place]
 Change = Callable[[FileTransaction], object]
 
 _STEPS = ("rename", "unlink", "sync_file", "sync_dir", "rmdir", "mkdir", "link", "write")
 _SEEDS = range(8) if DEEP else range(1)
-
-
-class _InAnyOrder(system.KernelFS):
-    """The jobs of a round one after another, in an order of the seed."""
-
-    def __init__(self, seed: int) -> None:
-        self._chance = random.Random(seed)
-
-    def run_all(self, jobs: Iterable[rounds.Job]) -> None:
-        todo = list(jobs)
-        self._chance.shuffle(todo)
-        for job in todo:
-            rounds.perform(job)
 
 
 def _write(tx: FileTransaction) -> None:
@@ -92,6 +78,6 @@ def test_a15_recovery_finishes_whatever_names_a_power_loss_took(
         assert problems(copy) == [], where
 
     steps = _STEPS if DEEP else ("sync_dir",)
-    seen = here.after_each(*steps, work=work, look=look, inner=_InAnyOrder(seed))
+    seen = here.after_each(*steps, work=work, look=look, inner=InAnyOrder(random.Random(seed)))
     print(f"{filesystem}: {seen} images")
     assert done == 2

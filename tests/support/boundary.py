@@ -12,22 +12,23 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txfiles._disk import system
+from txfiles._disk import rounds, system
 from txfiles._format import layout
 from txfiles.testing._faults import FaultyFS
 
 if TYPE_CHECKING:
-    from txfiles._disk.rounds import Job, Steps
+    from txfiles._disk.rounds import Steps
 
 
-def doing(work: Callable[[], object]) -> Job:
+def doing(work: Callable[[], object]) -> rounds.Job:
     """A job of `run_all` that asks for no sync."""
 
     def job() -> Steps:
@@ -80,6 +81,19 @@ def tree(root: Path) -> dict[str, object]:
             else:
                 found[shown] = None if os.path.isdir(path) else Path(path).read_bytes()
     return found
+
+
+class InAnyOrder(system.KernelFS):
+    """The jobs of a round one after another, in an order of chance."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    def run_all(self, jobs: Iterable[rounds.Job]) -> None:
+        todo = list(jobs)
+        self._chance.shuffle(todo)
+        for job in todo:
+            rounds.perform(job)
 
 
 class CaseFolding(system.KernelFS):

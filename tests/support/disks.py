@@ -27,7 +27,7 @@ FILESYSTEMS = tuple(
 EXT4, EXT4_STRICT, XFS, BTRFS = FILESYSTEMS
 
 
-class _Restarted(system.KernelFS):
+class Restarted(system.KernelFS):
     """A power loss needs a restart, and after it recovery has another kernel."""
 
     def boot_id(self) -> str:
@@ -78,7 +78,7 @@ class Place:
             seen += 1
             if first is not None:
                 first(name)
-            with system.use(_Restarted()), self.after_power_loss() as copy:
+            with system.use(Restarted()), self.after_power_loss() as copy:
                 look(copy, f"after call {seen} ({name})")
 
         with system.use(_OneAtATime(inner or system.KernelFS(), after=after)):  # type: ignore[arg-type]

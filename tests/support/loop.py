@@ -22,13 +22,13 @@ from tests.support.mounts import is_mounted, run, unmount
 
 _SHUTDOWN = 0x8004587D  # XFS_IOC_GOINGDOWN, the same as EXT4_IOC_SHUTDOWN
 _NO_LOG_FLUSH = 2
-_MKFS = {
+MKFS = {
     "ext4": ["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0"],
     "xfs": ["mkfs.xfs", "-q", "-f"],
     "btrfs": ["mkfs.btrfs", "-q", "-f"],
 }
-_SIZES = {"ext4": 64 << 20, "xfs": 320 << 20, "btrfs": 128 << 20}  # images are sparse; mkfs.xfs wants 300 MiB
-_ALWAYS = {"ext4": [], "xfs": ["nouuid"], "btrfs": []}  # a copy has the UUID of its original
+SIZES = {"ext4": 64 << 20, "xfs": 320 << 20, "btrfs": 128 << 20}  # images are sparse; mkfs.xfs wants 300 MiB
+ALWAYS = {"ext4": [], "xfs": ["nouuid"], "btrfs": []}  # a copy has the UUID of its original
 
 
 HELD: set[int] = set()  # the descriptors that keep devices: those of images for several tests outlast one
@@ -45,7 +45,7 @@ class LoopFS:
     device: Path
 
     def mount(self, *options: str) -> None:
-        chosen = ",".join([*_ALWAYS[self.fstype], *self.options, *options]) or "defaults"
+        chosen = ",".join([*ALWAYS[self.fstype], *self.options, *options]) or "defaults"
         run("mount", "-t", self.fstype, "-o", chosen, self.device, self.path)
 
     def unmount(self) -> None:
@@ -77,10 +77,10 @@ def loop_fs(
     """A new file system of `size` bytes in an image in `workdir`, mounted with `options`."""
     image = workdir / f"{fstype}.img"
     with open(image, "xb") as file:
-        file.truncate(size or _SIZES[fstype])
+        file.truncate(size or SIZES[fstype])
     try:
-        run(*_MKFS[fstype], image)
-        with _attached(image, fstype, options) as fs:
+        run(*MKFS[fstype], image)
+        with attached(image, fstype, options) as fs:
             yield fs
     finally:
         image.unlink()
@@ -92,33 +92,38 @@ def crash_image(fs: LoopFS) -> Iterator[LoopFS]:
     image = _free_name(fs.image.parent, "crash", ".img")
     try:
         _copy_at_one_moment(fs, image)
-        with _attached(image, fs.fstype, fs.options) as copy:
+        with attached(image, fs.fstype, fs.options) as copy:
             yield copy
     finally:
         image.unlink(missing_ok=True)
 
 
 @contextmanager
-def _attached(image: Path, fstype: str, options: Sequence[str]) -> Iterator[LoopFS]:
+def attached(image: Path, fstype: str, options: Sequence[str] = ()) -> Iterator[LoopFS]:
+    """The file system in `image`, mounted beside it."""
     with ExitStack() as stack:
         path = _free_name(image.parent, image.stem, ".mnt")
         path.mkdir()
         stack.callback(path.rmdir)
-        device = Path(run("losetup", "--find", "--show", image).strip())
-        held = os.open(device, os.O_RDONLY)
-        HELD.add(held)
-        stack.callback(_let_go, held)
-        run("losetup", "--detach", device)  # when the last who has it open or mounted is gone, also if killed
-        fs = LoopFS(image, path, fstype, tuple(options), device)
+        fs = LoopFS(image, path, fstype, tuple(options), stack.enter_context(device(image)))
         stack.callback(fs.unmount)
         fs.mount()
         assert is_mounted(path)
         yield fs
 
 
-def _let_go(held: int) -> None:
-    HELD.discard(held)
-    os.close(held)
+@contextmanager
+def device(image: Path) -> Iterator[Path]:
+    """A loop device on `image`."""
+    name = Path(run("losetup", "--find", "--show", image).strip())
+    held = os.open(name, os.O_RDONLY)
+    HELD.add(held)
+    try:
+        run("losetup", "--detach", name)  # when the last who has it open or mounted is gone, also if killed
+        yield name
+    finally:
+        HELD.discard(held)
+        os.close(held)
 
 
 def _copy_at_one_moment(fs: LoopFS, image: Path) -> None:
