@@ -45,7 +45,7 @@ LAYERS = """
     objects.far  objects.collect  objects.reader  objects.staging  objects.tags
     objects.root  objects.view
     objects.commit
-    objects.probe  objects.settle
+    objects.probe  objects.settle  objects.turn
     objects.change
     objects.read
     objects.tree  objects.wait

@@ -31,7 +31,10 @@ class FastClock(Clock):
         return self.time
 
     def pause(self, at_most: float) -> None:
-        self.time += at_most
+        self.sleep(at_most)
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
 
 
 class Wrapped:

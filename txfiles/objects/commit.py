@@ -25,7 +25,8 @@ from txfiles.objects.read import Reading
 from txfiles.objects.requests import Denied, Raced, RequestError
 from txfiles.objects.state import HEAD, State
 from txfiles.objects.tree import Pack
-from txfiles.objects.wait import LONGEST, Backoff, os_error
+from txfiles.objects.turn import CYCLE, Turn
+from txfiles.objects.wait import Backoff, os_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,17 +35,12 @@ if TYPE_CHECKING:
     from txfiles.objects.content import Content
     from txfiles.objects.read import Source
     from txfiles.objects.requests import Body, Token
-    from txfiles.objects.wait import Clock
 
 T = TypeVar("T")
 
 MOMENT = 0.001  # seconds
 MOMENTS = 4
 PACK = 32 << 20  # bytes from which on a pack is full
-CYCLE = 0.05  # seconds that a commit takes, about
-ALONE = 1.5  # seconds after which a writer that meets nobody leaves a moment
-FORGET = 0.7  # of the others, with each commit without them
-PATIENCE = 2.0  # seconds after which a writer that keeps losing makes no more pauses
 
 
 class Known(NamedTuple):
@@ -83,43 +79,6 @@ class Ticket:
         self.trouble: BaseException | None = None  # what the store failed last
 
 
-class Turn:
-    """Fairness among processes: who has just won knows the new `HEAD` first, and would win for ever.
-
-    So it leaves as much time to the others as they left to it, a commit's time for each of theirs since its own last;
-    and now and then a moment for those that it cannot see because they always lose.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._seq: int | None = None  # of the last commit
-        self._others = 0.0  # about so many write, too
-        self._until = 0.0
-        self._left_at = clock.now()  # when there was time for others
-
-    def met(self) -> None:
-        """Somebody else was faster."""
-        self._others = max(1.0, self._others)
-
-    def won(self, seq: int) -> None:
-        now = self._clock.now()
-        between = 0 if self._seq is None else seq - self._seq - 1
-        self._others = max(float(between), self._others * FORGET)
-        self._seq = seq
-        turns = self._others if self._others >= 0.5 else 0.0
-        if not turns and now - self._left_at > ALONE:
-            turns = 1.5
-        self._until = now + min(turns * CYCLE, PATIENCE)
-
-    def leave_to_others(self, until: float) -> None:
-        now = self._clock.now()
-        if (left := min(self._until, until) - now) > 0:
-            self._clock.pause(2 * left)
-        if self._until:
-            self._left_at = now
-            self._until = 0.0
-
-
 @dataclass
 class Attempt:
     """A `HEAD` that may have been sent."""
@@ -146,7 +105,7 @@ class Committer:
         self._doubt: Attempt | None = None
         self._backoff = Backoff(root.source.clock)
         self._together = 0  # transactions in the last HEAD
-        self._turn = Turn(root.source.clock)
+        self._turn = Turn(root.source.clock, lambda: root.refresh().state)
 
     # -- the queue ----------------------------------------------------------------------------------------------
 
@@ -183,8 +142,7 @@ class Committer:
                 finally:
                     self._hand_over()
             else:
-                left = ticket.until - clock.now()
-                ticket.woken.wait(None if left == math.inf else max(0.0, left))
+                clock.wait(ticket.woken, ticket.until - clock.now())
             if not ticket.done and clock.now() >= ticket.until:
                 in_doubt = self._withdraw(ticket)
                 if not ticket.done:
@@ -247,6 +205,10 @@ class Committer:
         else:
             self._settle(self._doubt, leader)
 
+    def _queued(self) -> list[Ticket]:
+        with self._mutex:
+            return list(self._queue)
+
     def _gather(self) -> None:
         """Wait for a moment for those who were in the last `HEAD`: they are about to come again."""
         for _ in range(MOMENTS if self._together > 1 else 0):
@@ -256,12 +218,12 @@ class Committer:
             self._root.source.clock.pause(MOMENT)
 
     def _attempt(self, leader: Ticket) -> None:
-        self._turn.leave_to_others(leader.until)
-        self._gather()
-        with self._mutex:
-            tickets = list(self._queue)
+        tickets = self._queued()
         try:
-            base = self._root.known() or self._root.refresh()
+            begun = self._root.known() or self._root.refresh()
+            self._turn.wait(begun.state, leader.until)
+            self._gather()
+            tickets, base = self._queued(), self._root.known() or begun
             attempt = self._build(base, tickets, leader.until)
         except (RecoveryError, FileNotFoundError) as error:
             if isinstance(error, RecoveryError):
@@ -303,7 +265,7 @@ class Committer:
             return None
         ids = [ticket.change.tid for ticket in accepted]
         uploads: list[tuple[str, Body]] = []
-        state = _state.successor(state, ids)
+        state = _state.successor(state, ids, waited=self._turn.waited())
         if len(state.recent) > _state.RECENT:
             state, block = settle.push_out(state, base.state.seq)
             uploads.append(block)
@@ -351,19 +313,17 @@ class Committer:
             self._doubtful(attempt, error)
         else:
             self._root.learn(Known(attempt.state, token))
-            self._turn.won(attempt.state.seq)
+            self._turn.won()
             self._together = len(attempt.tickets)
             self._end(attempt)
 
     def _no_verdict(self, attempt: Attempt) -> None:
         """Somebody was faster, or the request met its own effect: the next step looks, after a pause.
 
-        The pause comes before the look, so that the next attempt goes by what was just seen; and who has waited longer
-        pauses less, so that nobody waits for ever.
+        The pause comes before the look, so that the next attempt goes by what was just seen.
         """
-        self._turn.met()
-        waited = self._root.source.clock.now() - min((one.since for one in attempt.tickets), default=0.0)
-        self._backoff.pause(at_most=LONGEST * max(0.0, 1 - waited / PATIENCE))
+        self._turn.lost()
+        self._backoff.pause(at_most=CYCLE)
 
     def _put_head(self, attempt: Attempt) -> Token:
         return self._root.source.requests.put(HEAD, attempt.raw, self._root.sent(attempt.base))
@@ -390,6 +350,7 @@ class Committer:
             self._backoff.pause(throttled=getattr(error, "throttled", False))
         else:
             if committed:
+                self._turn.won()
                 self._end(attempt)
             elif now.token == attempt.base.token:
                 self._send(attempt, leader)

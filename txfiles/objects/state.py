@@ -89,6 +89,7 @@ class State:
     delta: Mapping[bytes, Entry | None] = field(default_factory=dict)
     files: int = 0
     form: Form = "quoted"
+    waited: int = 0  # milliseconds, about, that writers wait for others now: `turn`
 
     @cached_property
     def delta_keys(self) -> list[bytes]:
@@ -174,6 +175,7 @@ def encode(state: State, kind: str = "head") -> bytes:
             "root": None if state.root is None else tuple(state.root),
             "files": state.files,
             "form": state.form,
+            "waited": state.waited,
             "delta": [encode_entry(path, state.delta[path]) for path in state.delta_keys],
         },
     )
@@ -211,6 +213,7 @@ def _decode(body: Any) -> State:
         delta=delta,
         files=number(body["files"]),
         form="bare" if body["form"] == "bare" else "quoted",
+        waited=number(body["waited"]),
     )
     if body["form"] not in ("quoted", "bare"):
         raise ValueError(f"the form of tokens {body['form']!r} is unknown")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import random
+import threading
 import time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,7 +29,13 @@ class Clock:
 
     def pause(self, at_most: float) -> None:
         """Full jitter."""
-        time.sleep(random.uniform(0, at_most))
+        self.sleep(random.uniform(0, at_most))
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def wait(self, event: threading.Event, at_most: float) -> None:
+        event.wait(None if at_most == math.inf else max(0.0, at_most))
 
 
 class Backoff:
