@@ -60,10 +60,10 @@ class Snapshot:
     a later commit has replaced it, `SnapshotExpiredError` is raised; never is one file of one state and another of
     another. Up to 64 descriptors are held; pinned files of up to 64 KiB, and those beyond 64, are kept in memory.
 
-    Nothing is locked and no writer is held up. Where a commit is under way on entering, the snapshot waits for its end,
-    at most for the store's `timeout`; where its writer has died, it is recovered. If neither can be, on a read-only
-    mount or beside a stopped writer, the state is read through the journal. Without a commit nothing is written,
-    and no write permission is needed.
+    Nothing is locked, no writer is held up, and no commit under way is waited for: the state is the one before it.
+    Where a writer has died, it is recovered. If that may not be, as on a read-only mount, the state is read through
+    the journal; and so it is, after the store's `timeout`, where a writer cannot be seen to live. Without a dead writer
+    nothing is written, and no write permission is needed.
 
     Entering raises `LockTimeoutError` when the root is not at rest for a moment in all of `timeout`,
     `PermissionError` when its private directory cannot be read, `RecoveryError` and its kinds when nobody can tell the

@@ -93,9 +93,9 @@ def test_a_name_that_two_undone_commits_have_made_is_not_told(root: Path) -> Non
 
 
 def test_a_state_that_was_read_too_early_and_then_undone_expires(root: Path) -> None:
-    """Who would not wait for a living writer reads the state after, and must not go on with the state before."""
+    """Who would not wait for a writer reads the state after, and must not go on with the state before."""
     store = set_up(root)
-    writer = Writer(root, ["undone 4"])
+    writer = Writer(root, ["undone 4"], seen=False)
     try:
         while (root / "a").read_text(encoding="utf-8") == "a 0":
             writer.step()

@@ -7,6 +7,7 @@ reader lets it make some of them. Commits that fail while they are applied, and 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import threading
@@ -25,15 +26,19 @@ from txfiles._reading import reader
 from txfiles.errors import CommitError, SnapshotExpiredError
 from txfiles.testing._faults import FaultyFS
 
-CHANGES = frozenset(("create", "symlink", "mkdir", "rmdir", "link", "rename", "unlink"))
+CHANGES = frozenset(("create", "symlink", "mkdir", "rmdir", "link", "rename", "unlink", "hold", "let_go"))
 FILES = ("a", "b", "d/c")
 UNDONE = 1000  # and more: generations that never were
 
 
 class Writer:
-    """Runs commits, one step at a time. `number` counts the generations that were committed."""
+    """Runs commits, one step at a time. `number` counts the generations that were committed.
 
-    def __init__(self, root: Path, program: list[str]) -> None:
+    With `seen` readers can tell that it lives.
+    """
+
+    def __init__(self, root: Path, program: list[str], *, seen: bool = True) -> None:
+        self._seen = seen
         self._root = root
         self._program = program
         self._may_go = threading.Semaphore(0)
@@ -66,6 +71,8 @@ class Writer:
         if name in CHANGES and not self._ending:
             self._stopped.release()
             self._may_go.acquire()
+        if name == "hold" and not self._seen:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
         if self._fail and name == "rename":
             self._renames += 1
             if self._renames == self._fail_at:
@@ -115,7 +122,7 @@ class Writer:
 
 
 @contextmanager
-def beside(program: list[str], schedule: Iterator[int]) -> Iterator[tuple[FileStore, Writer]]:
+def beside(program: list[str], schedule: Iterator[int], *, seen: bool = True) -> Iterator[tuple[FileStore, Writer]]:
     """A store whose every call lets the writer go on; waiting lets it go on, too."""
     directory = str(scratch.directory(scratch.MEMORY))
     root = Path(directory)
@@ -123,7 +130,7 @@ def beside(program: list[str], schedule: Iterator[int]) -> Iterator[tuple[FileSt
         for name in FILES:
             tx.write(name, f"{name} 0")
         tx.write("mark/0", "0")
-    writer = Writer(root, program)
+    writer = Writer(root, program, seen=seen)
     try:
         fs = FaultyFS(system.KernelFS(), lambda _, name: writer.step(next(schedule, 0)))
         with pytest.MonkeyPatch.context() as patch, system.use(fs):  # type: ignore[arg-type]
@@ -175,12 +182,13 @@ KINDS = ["commit", "commit move", *(f"undone {n}" for n in range(5)), "undone mo
 @given(
     program=st.lists(st.sampled_from(KINDS), min_size=1, max_size=4),
     schedule=st.lists(st.sampled_from([0, 0, 0, 1, 1, 2, 5, 30]), min_size=10, max_size=200),
+    seen=st.booleans(),
 )
 def test_any_order(
-    read: Callable[[FileStore, list[tuple[Snapshot, int]]], int], program: list[str], schedule: list[int]
+    read: Callable[[FileStore, list[tuple[Snapshot, int]]], int], program: list[str], schedule: list[int], seen: bool
 ) -> None:
     held: list[tuple[Snapshot, int]] = []
-    with beside(program, iter(schedule)) as (store, writer):
+    with beside(program, iter(schedule), seen=seen) as (store, writer):
         last = 0
         while not writer.ended:
             began = writer.number
@@ -197,19 +205,19 @@ def test_any_order(
 
 def test_every_place_for_a_whole_transaction() -> None:
     """A transaction that begins and ends, or fails and is undone, within one call of the reader."""
-    for kind in ("commit", "undone 2", "undone move 4"):
-        for read in (read_pinned, read_all):
-            place = 0
-            while True:
-                held: list[tuple[Snapshot, int]] = []
-                schedule = iter([0] * place + [100_000])
-                with beside([kind], schedule) as (store, writer):
-                    number = read(store, held)
-                    reached = writer.ended
-                    for snap, _ in held:
-                        snap.close()
-                    assert number in ({0} if kind.startswith("undone") else {0, 1})
-                if not reached:
-                    break
-                place += 1
-            assert place > 15
+    kinds = ("commit", "undone 2", "undone move 4")
+    for kind, read, seen in itertools.product(kinds, (read_pinned, read_all), (True, False)):
+        place = 0
+        while True:
+            held: list[tuple[Snapshot, int]] = []
+            schedule = iter([0] * place + [100_000])
+            with beside([kind], schedule, seen=seen) as (store, writer):
+                number = read(store, held)
+                reached = writer.ended
+                for snap, _ in held:
+                    snap.close()
+                assert number in ({0} if kind.startswith("undone") else {0, 1})
+            if not reached:
+                break
+            place += 1
+        assert place > 15

@@ -58,10 +58,20 @@ def half_done(root: Path) -> None:
     assert len({(root / name).read_text(encoding="utf-8") for name in NAMES}) == 2
 
 
+def no_holds(_: int, name: str) -> None:
+    """A plan: a file system without the locks by which a writer shows that it lives."""
+    if name == "hold":
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
 @contextmanager
-def stopped(root: Path, rename: int) -> Iterator[int]:
-    """A writer that stops (SIGSTOP) before its n-th rename; it goes on, and ends, after the block."""
-    fs: Any = nth_call("rename", rename, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+def stopped(root: Path, rename: int, *, seen: bool = True) -> Iterator[int]:
+    """A writer that stops (SIGSTOP) before its n-th rename; it goes on, and ends, after the block.
+
+    With `seen` readers can tell that it lives.
+    """
+    inner: Any = FaultyFS(system.KernelFS(), None if seen else no_holds)
+    fs: Any = nth_call("rename", rename, lambda: os.kill(os.getpid(), signal.SIGSTOP), inner)
     child = os.fork()
     if child == 0:
         try:
@@ -96,13 +106,27 @@ def read(store: FileStore, *pins: str) -> list[bytes]:
 def test_f04_beside_a_stopped_writer_the_timeout_is_kept_and_nothing_is_mixed(root: Path, timeout: float) -> None:
     set_up(root)
     store = FileStore(root, durability="process", timeout=timeout)
-    with stopped(root, 5):
+    with stopped(root, 5, seen=False):
         for pins in ((), NAMES):
             began = time.monotonic()
             assert read(store, *pins) == NEW
             assert timeout <= time.monotonic() - began < timeout + 0.5
         with pytest.raises(LockTimeoutError):
             store.recover()
+    assert read(store) == NEW
+
+
+@pytest.mark.parametrize("rename", range(1, 9))
+def test_f04_beside_a_writer_that_is_seen_to_live_nobody_waits(root: Path, rename: int) -> None:
+    """Its commit has not ended, so the state is the one before, whatever is in place already."""
+    store = set_up(root)
+    with stopped(root, rename), store.snapshot() as first, store.snapshot(*NAMES) as pinned:
+        began = time.monotonic()
+        version = store.state_version()
+        assert read(store) == read(store, *NAMES) == OLD
+        assert first.state_version == pinned.state_version == version
+        assert [first.read(name) for name in NAMES] == [pinned.read(name) for name in NAMES] == OLD
+        assert time.monotonic() - began < 0.2
     assert read(store) == NEW
 
 
@@ -120,7 +144,7 @@ def test_without_a_timeout_a_stopped_writer_is_not_waited_for_for_ever(
 ) -> None:
     monkeypatch.setattr("txfiles._reading.reader._PATIENCE", 0.2)
     set_up(root)
-    with stopped(root, 5):
+    with stopped(root, 5, seen=False):
         assert read(FileStore(root, durability="process", timeout=None)) == NEW
 
 
@@ -128,11 +152,12 @@ def test_a_commit_that_ends_soon_is_waited_for(root: Path) -> None:
     """And its outcome is what the snapshot shows, not what is in the journal."""
     store = set_up(root)
     began = time.monotonic()
-    with stopped(root, 5) as child:
+    with stopped(root, 5, seen=False) as child:
         waker = os.fork()
         if waker == 0:
-            time.sleep(0.1)
-            os.kill(child, signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                time.sleep(0.1)
+                os.kill(child, signal.SIGCONT)
             os._exit(0)
         assert read(FileStore(root, durability="process", timeout=20), *NAMES) == NEW
         assert 0.1 <= time.monotonic() - began < 5
@@ -224,10 +249,23 @@ def test_a_living_writer_is_seen_through_a_read_only_mount(root: Path, tmp_path:
     where.mkdir()
     with mounts.bind(root, where):
         mounts.run("mount", "-o", "remount,bind,ro", where)
-        with stopped(root, 5):
+        with stopped(root, 5, seen=False):
             began = time.monotonic()
             assert read(FileStore(where, timeout=0.3)) == NEW
             assert 0.3 <= time.monotonic() - began < 1
+
+
+@pytest.mark.needs("mount")
+def test_through_a_read_only_mount_nobody_waits_for_a_writer_that_is_seen_to_live(root: Path, tmp_path: Path) -> None:
+    set_up(root)
+    where = tmp_path / "mounted"
+    where.mkdir()
+    with mounts.bind(root, where):
+        mounts.run("mount", "-o", "remount,bind,ro", where)
+        with stopped(root, 5):
+            began = time.monotonic()
+            assert read(FileStore(where, timeout=5)) == read(FileStore(where, timeout=5), *NAMES) == OLD
+            assert time.monotonic() - began < 0.2
 
 
 READ = """

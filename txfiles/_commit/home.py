@@ -63,6 +63,7 @@ class Home:
         self.lock = make_lock(fs, private_fd, root)
         self.sync_failed = False
         self.progress: Progress | None = None  # of the commit, where somebody asked
+        self._held = -1
         self._private: tuple[int, int] | None = None
 
     @classmethod
@@ -114,6 +115,7 @@ class Home:
     def close(self) -> None:
         """Free the lock and the descriptors; may be called again, as it has to be when an interrupt came in between."""
         try:
+            self._let_go()
             self.lock.release()
         finally:
             fds, self.root_fd, self.private_fd = (self.root_fd, self.private_fd), -1, -1
@@ -207,6 +209,17 @@ class Home:
             return read_whole(self.fs, fd, found.st_size, name, limit), found
         finally:
             release(self.fs, fd)
+
+    def hold(self, journal_fd: int) -> None:
+        """Show readers that the writer of this journal lives, until `close`; where it cannot be shown they wait."""
+        with suppress(OSError):
+            self._held = self.fs.hold(journal_fd)
+
+    def _let_go(self) -> None:
+        held, self._held = self._held, -1
+        if held >= 0:
+            with suppress(OSError):
+                self.fs.let_go(held)
 
     def step(self) -> None:
         """One more step of a commit is done."""

@@ -32,6 +32,8 @@ Invariants.
     I5  T.aborting is durable before the first undo, and gone, durably, before what it needs goes.
     I6  Recovery changes nothing that belongs to a journal before all of that journal's evidence was examined.
     I7  Everything that changes the private directory or a target happens under the lock.
+    I8  A writer holds its journal (flock) from before it is T.committed until its commit has ended, and nobody else
+        ever does. So the state is the one before as long as T.committed is held, and `.old` has what was replaced.
 
 Recovery decides by what it sees, in the order of sequence numbers; first it syncs the private directory, so that what
 it saw is what is durable.
@@ -149,6 +151,7 @@ def _write_intent(
     fd = _with_room(home, head, lambda: fs.create(home.private_fd, name, mode))
     try:
         made.append(name)
+        home.hold(fd)
         ino = home.share(fd, mode).st_ino  # first: if root dies here, the owner of the directory has to recover
         journal = Journal(
             tid=tokens.tid,

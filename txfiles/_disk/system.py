@@ -21,6 +21,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from txfiles._disk import rounds
 
+try:
+    import fcntl
+except ImportError:  # elsewhere than on Unix: nothing is held
+    fcntl = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -62,6 +67,9 @@ class FileSystem(Protocol):
     def open_write(self, at: int, name: bytes) -> int: ...
     def create(self, at: int, name: bytes, mode: int = 0o600) -> int: ...
     def close(self, fd: int) -> None: ...
+    def hold(self, fd: int) -> int: ...
+    def let_go(self, fd: int) -> None: ...
+    def is_held(self, fd: int) -> bool: ...
     def read(self, fd: int, size: int) -> bytes: ...
     def write(self, fd: int, data: bytes | memoryview) -> int: ...
     def read_at(self, fd: int, size: int, offset: int) -> bytes: ...
@@ -206,6 +214,39 @@ class KernelFS:
             fd.__class__ = Closed  # type: ignore[assignment]  # no `__del__` runs then, in which an interrupt is lost
         os.close(fd)
 
+    def hold(self, fd: int) -> int:
+        """Another descriptor of an open file, which is held until `let_go` of it, or the end of the process: flock(2).
+
+        Raises `OSError` where there are no such locks, or somebody has it.
+        """
+        if fcntl is None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        mine = next(map(_Descriptor, map(os.dup, (fd,))))
+        try:
+            fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            self.close(mine)
+            raise
+        return mine
+
+    def let_go(self, fd: int) -> None:
+        """Closing alone would leave it to a child that another thread has forked."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        finally:
+            self.close(fd)
+
+    def is_held(self, fd: int) -> bool:
+        """Whether somebody holds the file; those who ask do not see one another. False where nobody can tell."""
+        try:
+            if fcntl is None:
+                raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        except OSError as error:
+            return error.errno == errno.EWOULDBLOCK
+        return False
+
     def read(self, fd: int, size: int) -> bytes:
         return os.read(fd, size)
 
@@ -258,8 +299,6 @@ class KernelFS:
     def project(self, fd: int) -> tuple[int, bool]:
         """The quota project of a directory, and whether its entries must belong to it: ioctl_xfs_fsgetxattr(2)."""
         if _LINUX:
-            import fcntl
-
             buffer = bytearray(_FSXATTR.size)
             with suppress(OSError):  # a file system without projects
                 fcntl.ioctl(fd, _FS_IOC_FSGETXATTR, buffer)
@@ -375,8 +414,6 @@ class KernelFS:
     def sync_file(self, fd: int) -> None:
         """fsync(2); on macOS F_FULLFSYNC, because fsync there leaves the data in the drive's cache (fsync(2))."""
         if sys.platform == "darwin":
-            import fcntl
-
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         else:
             os.fsync(fd)

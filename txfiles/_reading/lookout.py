@@ -15,7 +15,7 @@ from txfiles._disk.system import release
 from txfiles._format import layout, paths
 from txfiles._format.journal import decode
 from txfiles._tree.tree import Tree
-from txfiles.errors import JournalCorruptError, RecoveryError
+from txfiles.errors import JournalCorruptError, JournalVersionError, RecoveryError
 
 if TYPE_CHECKING:
     from txfiles._disk.system import FileSystem
@@ -35,10 +35,18 @@ Mark = tuple[int, int, int]  # device, inode and mtime of the private directory
 
 
 class Look(NamedTuple):
-    """`head` is the device and inode of HEAD, `journals` are the names of those that are under way."""
+    """`head` is the device and inode of HEAD. `journals` are the names of those whose writer is dead, or may be;
+    `live` of those whose writer is at work on the files: until HEAD is another, the state is the one before them.
+    """
 
     head: tuple[int, int] | None
     journals: frozenset[bytes]
+    live: frozenset[bytes] = frozenset()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is under way."""
+        return not self.journals and not self.live
 
 
 AT_REST = Look(None, frozenset())
@@ -110,6 +118,7 @@ class Lookout:
         self._head_time = 0
         self._home: Home | None = None
         self._judged: tuple[Look, list[Standing]] = AT_REST, []
+        self._live: dict[bytes, Evidence] = {}
 
     def close(self) -> None:
         """Free the descriptors; may be called again."""
@@ -159,9 +168,41 @@ class Lookout:
         names = self._names()
         if len(names) > _MANY:
             names += self._names()
-        journals = [name for name in names if name.endswith(_UNDER_WAY) and self.matters(name)]
-        head = self._identity(layout.HEAD)
-        return Look(head, frozenset(journals))
+        journals, live = [], []
+        for name in names:
+            if name.endswith(_UNDER_WAY) and self.matters(name):
+                if not self._is_live(name):
+                    journals.append(name)
+                elif not name.endswith(b".intent"):
+                    live.append(name)
+        return Look(self._identity(layout.HEAD), frozenset(journals), frozenset(live))
+
+    def _is_live(self, name: bytes) -> bool:
+        """Whether the writer of a journal is at work; one that has begun with the files is read, too.
+
+        Raises `Moved` for what has another name by now.
+        """
+        try:
+            fd = self.fs.open_read(self.private_fd, name)
+        except FileNotFoundError:
+            raise Moved from None
+        except OSError:
+            return False  # it cannot be seen: whoever has to read it will say so
+        try:
+            if not self.fs.is_held(fd):
+                return False
+            if not name.endswith(b".intent") and name not in self._live:
+                raw = read_whole(self.fs, fd, self.fs.fstat(fd).st_size, name)
+                self._live = {name: Evidence(self.home, decode(raw, paths.decode(name)), same_tree=True)}
+        except (JournalCorruptError, JournalVersionError):
+            return False
+        finally:
+            release(self.fs, fd)
+        return True
+
+    def live(self, name: bytes) -> Evidence:
+        """What a journal of the last look says. REQUIRES: its writer was at work."""
+        return self._live[name]
 
     def _names(self) -> list[bytes]:
         try:

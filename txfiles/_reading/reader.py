@@ -3,7 +3,8 @@
 A commit renames its files one by one while T.committed (or, in an undo, T.aborting) is there, and ends by making
 T.committed HEAD. A *look* is a list of those journals, and then the identity of HEAD.
 
-    R1  The state is that of HEAD at the beginning, or that after a journal whose end could not be waited for.
+    R1  The state is that of HEAD at the beginning: a commit whose writer lives (I8) is still to come. Or it is that
+        after a journal that nobody holds, and whose end could not be waited for.
     R2  An answer counts if the look after it is the one before it, and the question asked again has the same answer: a
         commit that ended in between has replaced HEAD, one that is under way has a journal, and of one that was undone
         nothing is found again. HEAD is kept open, so that its inode number cannot come back meanwhile.
@@ -103,8 +104,8 @@ class Reader:
     def begin(self, first: Question[T], *, follow: bool) -> T:
         """Fix the state, and ask a first question about it. Without `follow` more may expire later than has to.
 
-        A commit under way is given time to end; if its writer is dead, it is recovered. Raises `RecoveryError` and its
-        kinds, `LockTimeoutError`, and `OSError`.
+        What a dead writer left is recovered; a commit of which that cannot be told is given time to end. Raises
+        `RecoveryError` and its kinds, `LockTimeoutError`, and `OSError`.
         """
         patience: Patience | None = None
         self._hopeful = True
@@ -176,7 +177,7 @@ class Reader:
                 self._taken[journal.tid] = self._sequence = journal.seq
                 self.version = lookout.version(one.name)
         lookout.intents = frozenset(one.name for one in standing if one.name.endswith(b".intent"))
-        self._stand_at(Look(look.head, frozenset(name for name in look.journals if lookout.matters(name))))
+        self._stand_at(look._replace(journals=frozenset(name for name in look.journals if lookout.matters(name))))
         return True
 
     def _ends(self, patience: Patience) -> bool:
@@ -239,17 +240,20 @@ class Reader:
             if self._at_rest:
                 self._leave_rest()
             look = lookout.look()
-            if look == self._seen and (not look.journals or self._entries(look) == self._view.entries):
+            if look == self._seen and (look.is_quiet or self._entries(look) == self._view.entries):
                 if self._hopeful:
                     self._note_rest()
                 return True
-            if self._hopeful:
+            if self._hopeful and look.journals:
                 raise Moved
             lookout.tree.close()
-            if look.head != lookout.head:
+            if look.head != lookout.head and self._hopeful:
+                lookout.adopt_head()
+                self.version = lookout.version()
+            elif look.head != lookout.head:
                 self._follow()
             self._note_undone(look)
-            self._stand_at(Look(lookout.head, look.journals))
+            self._stand_at(look._replace(head=lookout.head))
         except Gone:
             self._lost = True
         except (Moved, FileNotFoundError):
@@ -261,7 +265,7 @@ class Reader:
     def _note_rest(self) -> None:
         lookout = self._lookout
         lookout.intents = _NO_JOURNALS
-        if lookout.mark_is_kept(self._mark) and lookout.mark() == self._mark:
+        if self._seen.is_quiet and lookout.mark_is_kept(self._mark) and lookout.mark() == self._mark:
             rest.examined(self._mark, self._began, self.version)
 
     def _leave_rest(self) -> None:
@@ -310,8 +314,8 @@ class Reader:
     def _entries(self, look: Look) -> Entries:
         """R3."""
         entries: Entries = {}
-        if not look.journals:
-            return entries
+        for name in look.live:
+            lay_before(self._lookout.live(name), entries)
         for one in self._lookout.standing(look):
             if one.evidence.journal.tid in self._taken:
                 lay_after(one.evidence, entries)

@@ -53,6 +53,7 @@ class SimCalls(SimTree):
         self._device = next(_devices)  # other than in any other life of this disk
         self._fds: dict[int, _Open] = {}
         self._opened: dict[int, int] = {}
+        self._held: dict[int, int] = {}
         self._next_fd = _FIRST_FD
 
     # -- opening --------------------------------------------------------------------------------------------------
@@ -93,9 +94,24 @@ class SimCalls(SimTree):
     def close(self, fd: int) -> None:
         self._close(fd)
 
+    def hold(self, fd: int) -> int:
+        opened = self._fd(fd)
+        if opened.serial in self._held.values():
+            raise failure(errno.EWOULDBLOCK)
+        mine = self._open_as(opened)
+        self._held[mine] = opened.serial
+        return mine
+
+    def let_go(self, fd: int) -> None:
+        self._close(fd)
+
+    def is_held(self, fd: int) -> bool:
+        return self._fd(fd).serial in self._held.values()
+
     def _close(self, fd: int) -> None:
         serial = self._fd(fd).serial
         del self._fds[fd]
+        self._held.pop(fd, None)
         self._opened[serial] -= 1
         if not self._opened[serial]:
             del self._opened[serial]
@@ -104,10 +120,13 @@ class SimCalls(SimTree):
     def _open(
         self, node: Node, at: int | None, name: bytes, *, readable: bool, writable: bool = False, append: bool = False
     ) -> int:
-        fd, self._next_fd = self._next_fd, self._next_fd + 1
         path = self._told_at(at, name)
-        self._fds[fd] = _Open(node.serial, path, readable=readable, writable=writable, append=append)
-        self._opened[node.serial] = self._opened.get(node.serial, 0) + 1
+        return self._open_as(_Open(node.serial, path, readable=readable, writable=writable, append=append))
+
+    def _open_as(self, opened: _Open) -> int:
+        fd, self._next_fd = self._next_fd, self._next_fd + 1
+        self._fds[fd] = opened
+        self._opened[opened.serial] = self._opened.get(opened.serial, 0) + 1
         return fd
 
     def _is_open(self, serial: int) -> bool:
