@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from txfiles._format.paths import AnyPath
     from txfiles.aio import AsyncFileTransaction, AsyncSnapshot
     from txfiles.objects.collect import Collected
+    from txfiles.objects.compact import Compacted
     from txfiles.objects.far import Far
     from txfiles.objects.reader import FarReader
     from txfiles.objects.root import Root
@@ -295,6 +296,20 @@ class FileStore:
         if grace_commits < 0 or not 0 <= grace_seconds < math.inf:
             raise ValueError("the grace is a number of commits and of seconds, 0 or more")
         return collect(self._open(), grace_commits, grace_seconds)
+
+    def compact(self, *, dead: float = 0.5) -> Compacted:
+        """Write anew what is still needed of packs of which a part of `dead` or more is not, on object storage.
+
+        `gc` deletes whole packs only: after this, and its grace, it deletes these. No file, version or snapshot
+        changes; writers and readers go on. Packs that a tag retains stay as they are. Large roots are done in several
+        commits; who is interrupted or fails has done some of them. Raises `UnsupportedFilesystemError` for a directory,
+        `OSError`, and what a commit raises.
+        """
+        from txfiles.objects.compact import compact
+
+        if not 0 < dead <= 1:
+            raise ValueError("the dead part of a pack is more than 0 and at most 1")
+        return compact(self._open(), dead, self._timeout)
 
     def _open(self) -> Root:
         if self._far is None:

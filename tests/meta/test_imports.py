@@ -41,7 +41,7 @@ LAYERS = """
     prepared
     recovery  snapshot  transaction
 
-    objects.engine
+    objects.compact  objects.engine
     objects.far  objects.collect  objects.reader  objects.staging  objects.tags
     objects.root  objects.view
     objects.commit
@@ -112,7 +112,7 @@ DOORS = {
     "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
     "_documents": {"codecs", "document", "family", "members", "patterns"},
     "_reading": {"lookout", "nothing", "question", "reader"},
-    "objects": {"collect", "engine", "far", "reader", "root", "state", "tags"},
+    "objects": {"collect", "compact", "engine", "far", "reader", "root", "state", "tags"},
     "_groups": {"tasks", "threads"},
     "_asyncio": {"file", "snapshot", "tasks", "worker"},
 }

@@ -12,7 +12,11 @@ from tests.objects.scenarios import (
     Settling,
     Snapshotting,
     collector,
+    compactor,
+    contents_are,
+    copier,
     everything_referenced_is_readable,
+    half_dead,
     replacer,
     tagging,
     with_old_files,
@@ -68,12 +72,34 @@ def _tagger() -> Any:
     return acts, everything_referenced_is_readable
 
 
+def _compact_and_writer() -> Any:
+    check = contents_are({b"old/0": b"2", b"old/1": b"2"})
+    return [compactor(1), replacer(b"2"), collector(4)], check
+
+
+def _compact_and_copier() -> Any:
+    check = contents_are({b"old/0": b"1", b"old/1": b"2", b"copy": b"1"})
+    return [compactor(1), copier(b"old/0", b"copy"), collector(4)], check
+
+
+def _compact_and_reader() -> Any:
+    return [compactor(1), Snapshotting(mixed=True).reader(), collector(4)], everything_referenced_is_readable
+
+
+def _two_compactors() -> Any:
+    return [compactor(2), compactor(1)], contents_are({b"old/0": b"1", b"old/1": b"2"})
+
+
 EXPLORATIONS = {
     "two writers": Exploration(_two_writers, Bounds(2, 1), Bounds(3, 2)),
     "three writers": Exploration(_three_writers, Bounds(1, 1), Bounds(3, 1)),
     "two writers in a hurry": Exploration(_in_a_hurry, Bounds(2, 1), Bounds(3, 2)),
     "an unknown outcome settled beside a writer": Exploration(_settled, Bounds(1, 1), Bounds(2, 2)),
-    "a slow writer and gc": Exploration(_slow_writer, Bounds(2, 0), Bounds(3, 1), with_old_files(1)),
-    "a slow reader and gc": Exploration(_slow_reader, Bounds(1, 0), Bounds(3, 1), with_old_files(1)),
-    "a tag and gc": Exploration(_tagger, Bounds(1, 0), Bounds(3, 1), with_old_files(1)),
+    "a slow writer and gc": Exploration(_slow_writer, Bounds(2, 0), Bounds(2, 1), with_old_files(1)),
+    "a slow reader and gc": Exploration(_slow_reader, Bounds(1, 0), Bounds(2, 1), with_old_files(1)),
+    "compacting, a writer and gc": Exploration(_compact_and_writer, Bounds(1, 0), Bounds(2, 1), half_dead),
+    "compacting, a copy and gc": Exploration(_compact_and_copier, Bounds(1, 0), Bounds(2, 1), half_dead),
+    "compacting, a slow reader and gc": Exploration(_compact_and_reader, Bounds(1, 0), Bounds(2, 1), half_dead),
+    "two who compact": Exploration(_two_compactors, Bounds(1, 1), Bounds(2, 1), half_dead),
+    "a tag and gc": Exploration(_tagger, Bounds(1, 0), Bounds(2, 1), with_old_files(1)),
 }

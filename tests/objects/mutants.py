@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from txfiles.errors import CommitError
-from txfiles.objects import collect
+from txfiles.objects import change, collect
 from txfiles.objects import state as _state
-from txfiles.objects.change import Change
+from txfiles.objects.change import Change, Move, Put
 from txfiles.objects.commit import Attempt, Committer, Known
 from txfiles.objects.root import Root
 from txfiles.objects.state import HEAD, State, new_id
@@ -95,12 +96,47 @@ def expired_not_told(patch: pytest.MonkeyPatch) -> None:
     inner = Root.alter
 
     def alter(self: Root, change: Callable[[State], State], timeout: float | None = 10.0) -> State:
-        from dataclasses import replace
-
         return inner(self, lambda now: replace(change(now), expired=0), timeout)
 
     patch.setattr(Root, "alter", alter)
 
+
+def moved_without_a_look(patch: pytest.MonkeyPatch) -> None:
+    """Compacting brings back what it has read, whatever is there now."""
+    inner = Change.apply
+
+    def apply(self: Change, reading: Any, places: Any) -> State:
+        for path, write in self.writes.items():
+            if isinstance(write, Move) and write.entry is not None:
+                reading.state = replace(reading.state, delta={**reading.state.delta, path: write.entry})
+        return inner(self, reading, places)
+
+    patch.setattr(Change, "apply", apply)
+
+
+def moved_files_stay(patch: pytest.MonkeyPatch) -> None:
+    """A file that is copied is looked for where it lay when it was read."""
+    inner = change._entry
+
+    def entry(put: Any, old: Any, reading: Any, places: Any) -> Any:
+        if getattr(put, "origin", None) is None:
+            return inner(put, old, reading, places)
+        return LAIN[put.origin]._replace(version=put.version)
+
+    LAIN.clear()
+    validate = Change.validate
+
+    def remembering(self: Change, reading: Any) -> None:
+        for write in self.writes.values():
+            if isinstance(write, Put) and write.origin is not None:
+                LAIN.setdefault(write.origin, reading.entry(write.origin[0]))
+        validate(self, reading)
+
+    patch.setattr(change, "_entry", entry)
+    patch.setattr(Change, "validate", remembering)
+
+
+LAIN: dict[Any, Any] = {}
 
 MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]] = {
     no_fence: ("a slow writer and gc",),
@@ -109,6 +145,8 @@ MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]] = {
     ambiguous_is_before: ("two writers",),
     no_validation: ("two writers",),
     no_fence_commit: ("an unknown outcome settled beside a writer",),
+    moved_without_a_look: ("compacting, a writer and gc",),
+    moved_files_stay: ("compacting, a copy and gc",),
     tags_not_marked: ("a tag and gc",),
     expired_not_told: ("a tag and gc",),
 }

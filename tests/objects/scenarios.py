@@ -15,9 +15,11 @@ from txfiles.errors import (
     SnapshotExpiredError,
     TxFilesError,
 )
+from txfiles.objects.change import Change, Put
 from txfiles.objects.collect import collect, tagged
+from txfiles.objects.compact import compact
 from txfiles.objects.root import Root
-from txfiles.objects.state import State
+from txfiles.objects.state import State, new_id
 from txfiles.objects.tags import tag
 
 BIG = 6000  # bytes: goes into a pack
@@ -92,6 +94,15 @@ def collector(runs: int) -> Callable[[Root], None]:
     return act
 
 
+def compactor(runs: int, dead: float = 0.3) -> Callable[[Root], None]:
+    def act(root: Root) -> None:
+        for _ in range(runs):
+            with suppress(OSError, SnapshotExpiredError):  # it ends where it cannot read
+                compact(root, dead, None)
+
+    return act
+
+
 class Settling(Counting):
     """A writer whose time is short; what it does not know, it asks as a new process."""
 
@@ -115,6 +126,9 @@ class Settling(Counting):
 class Snapshotting:
     """A reader of one state, as slow as it likes: its bytes, or `SnapshotExpiredError`."""
 
+    def __init__(self, *, mixed: bool = False) -> None:
+        self._values = 2 if mixed else 1
+
     def reader(self) -> Callable[[Root], None]:
         def act(root: Root) -> None:
             try:
@@ -124,7 +138,7 @@ class Snapshotting:
             except (SnapshotExpiredError, OSError):
                 return
             values = {data[:1] for data in found}
-            assert (len(found), len(values)) == (2, 1), f"a mix: {values}"
+            assert (len(found), len(values)) == (2, self._values), f"a mix: {values}"
 
         return act
 
@@ -150,6 +164,52 @@ def with_old_files(runs: int) -> Callable[[Any], None]:
             collect(root, 0, 0)
 
     return prepare
+
+
+def copier(source: bytes, target: bytes) -> Callable[[Root], None]:
+    """Copies a file, and no bytes: the entry goes where that of the source lies when it commits."""
+
+    def act(root: Root) -> None:
+        while True:
+            found = root.reading(root.newest()).find(source)
+            assert found is not None
+            assert found.entry is not None
+            change = Change(new_id(), reads={source: found.entry.version})
+            change.writes[target] = Put(f"{change.tid}.0", None, None, (source, found.entry.version))
+            try:
+                root.commit(change, None)
+            except ConflictError:
+                continue
+            except OSError:
+                return
+            return
+
+    return act
+
+
+def half_dead(requests: Any) -> None:
+    """A pack of which a part is garbage, and a leaf of the tree in one, too."""
+    root = fresh(requests)
+    root.commit(old_files(b"1"))
+    root.commit(flushed(writing({b"old/1": b"2" * BIG})))
+    for _ in range(2):
+        collect(root, 0, 0)
+
+
+def flushed(change: Change) -> Change:
+    change.flush = True
+    return change
+
+
+def contents_are(expected: dict[bytes, bytes]) -> Callable[[Any], None]:
+    """After it the files begin with these bytes."""
+
+    def check(requests: Any) -> None:
+        everything_referenced_is_readable(requests)
+        found = contents(fresh(requests))
+        assert {path: found[path][: len(data)] for path, data in expected.items()} == expected
+
+    return check
 
 
 def tagging(name: str, state_of: Callable[[Root], State]) -> Callable[[Root], None]:

@@ -115,7 +115,29 @@ def test_tags_and_gc(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "tag", url, "v1", "--delete", code=1)["error"]["type"] == "FileNotFoundError"
 
 
+def test_compact(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with FileTransaction(url) as tx:
+        for n in range(4):
+            tx.write(f"big/{n}", bytes([n]) * 9000)
+    with FileTransaction(url) as tx:
+        tx.delete_tree("big")
+        tx.write("big/3", b"3" * 9000)
+    with FileTransaction(url) as tx:
+        tx.write("a", b"1" * 9000)
+        tx.write("b", b"2" * 9000)
+    with FileTransaction(url) as tx:
+        tx.write("b", b"3" * 9000)
+    assert told(capsys, "compact", url, "--dead", "0.6") == {"packs": 0, "bytes": 0, "moved": 0, "moved_bytes": 0}
+    assert told(capsys, "compact", url) == {"packs": 1, "bytes": 18000, "moved": 1, "moved_bytes": 9000}
+    assert main(["compact", url]) == 0
+    assert "0 packs" in capsys.readouterr().out
+    for wrong in ("0", "1.5", "much"):
+        with pytest.raises(SystemExit):
+            main(["compact", url, "--dead", wrong])
+
+
 def test_a_directory_has_neither(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "compact", tmp_path, code=1)["error"]["type"] == "UnsupportedFilesystemError"
     assert told(capsys, "gc", tmp_path, code=1)["error"]["type"] == "UnsupportedFilesystemError"
     assert told(capsys, "tag", tmp_path, "x", code=1)["error"]["type"] == "UnsupportedFilesystemError"
 

@@ -683,6 +683,7 @@ STEPS = st.lists(
         st.tuples(st.just("copy"), NAMES, NAMES),
         st.tuples(st.just("commit"), st.booleans()),
         st.tuples(st.just("gc")),
+        st.tuples(st.just("compact")),
         st.tuples(st.just("flush")),
     ),
     max_size=25,
@@ -710,6 +711,8 @@ def test_files_against_a_dict(steps: list[tuple[Any, ...]]) -> None:
                 tx = FileTransaction(url).begin()
             elif kind == "gc":
                 FileStore(url).gc(grace_commits=0, grace_seconds=0)
+            elif kind == "compact":
+                FileStore(url).compact(dead=0.1)
             elif kind == "flush":
                 with FileTransaction(url) as other:
                     for n in range(513):

@@ -145,6 +145,15 @@ def parser() -> argparse.ArgumentParser:
         help="leave it for so long at least (a day); snapshots that are older may expire",
     )
 
+    command = _command(
+        commands, "compact", remote.run_compact, "write what is left of packs that are mostly garbage anew"
+    )
+    command.add_argument("url", metavar="URL")
+    command.add_argument(
+        "--dead", type=_part, default=0.5, metavar="PART", help="packs of which this part is garbage (0.5), or more"
+    )
+    _timeout(command)
+
     command = _command(commands, "tag", remote.run_tag, "keep the newest state on object storage, or list the tags")
     command.add_argument("url", metavar="URL")
     command.add_argument("name", metavar="NAME", nargs="?")
@@ -196,6 +205,16 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError("a number, 0 or more")
     return int(text)
+
+
+def _part(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError("a part of one, more than 0 and at most 1")
+    return value
 
 
 def _seconds(text: str) -> float:

@@ -1,4 +1,4 @@
-"""`txfiles gc|tag`: what there is to do for a root on object storage."""
+"""`txfiles gc|compact|tag`: what there is to do for a root on object storage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from txfiles._cli.answer import DONE, Answer
-from txfiles._cli.progress import Progress
+from txfiles._cli.progress import Progress, size_text
 from txfiles.store import FileStore
 
 if TYPE_CHECKING:
@@ -23,6 +23,13 @@ def run_gc(options: argparse.Namespace) -> Answer:
     found = asdict(done)
     found.pop("lists")
     return Answer(DONE, found, [f"{done.deleted} objects deleted, {done.condemned} found that nothing refers to"])
+
+
+def run_compact(options: argparse.Namespace) -> Answer:
+    """Empty packs that are mostly garbage."""
+    done = FileStore(options.url, timeout=options.timeout).compact(dead=options.dead)
+    what = f"{done.packs} packs of {size_text(done.bytes)} wait for gc, {size_text(done.moved_bytes)} of them moved"
+    return Answer(DONE, asdict(done), [what])
 
 
 def run_tag(options: argparse.Namespace) -> Answer:

@@ -32,6 +32,16 @@ class MakeDirectory(NamedTuple):
     version: str
 
 
+class Move(NamedTuple):
+    """A file that gets a new place, the same content there, if its entry still is `entry`; without one, it is only
+    written to the tree again. No change to anybody who reads."""
+
+    entry: Entry | None
+    content: Content | None
+
+
+Write = Put | MakeDirectory | Move | None
+
 Seen = str | None  # the version of a file, "dir", or nothing
 
 
@@ -48,9 +58,10 @@ class Change:
     tid: str
     reads: dict[bytes, Seen] = field(default_factory=dict)
     listings: dict[bytes, dict[bytes, str]] = field(default_factory=dict)
-    writes: dict[bytes, Put | MakeDirectory | None] = field(default_factory=dict)
+    writes: dict[bytes, Write] = field(default_factory=dict)
     alter: Callable[[State], State] | None = None
     checks: list[Callable[[Reading], None]] = field(default_factory=list)
+    flush: bool = False  # the delta is to go into the tree
 
     @property
     def is_empty(self) -> bool:
@@ -58,7 +69,7 @@ class Change:
 
     def contents(self) -> Iterable[Content]:
         """Those that need a place in a pack, each once."""
-        puts = [put for put in self.writes.values() if isinstance(put, Put)]
+        puts = [put for put in self.writes.values() if isinstance(put, (Put, Move))]
         return dict.fromkeys(put.content for put in puts if put.content is not None and put.content.size > INLINE)
 
     def validate(self, reading: Reading) -> None:
@@ -73,7 +84,7 @@ class Change:
         for check in self.checks:
             check(reading)
         for path, put in self.writes.items():
-            if put is None:
+            if put is None or isinstance(put, Move):
                 continue
             if isinstance(put, MakeDirectory) and path not in self.reads:
                 found = reading.find(path)
@@ -99,6 +110,11 @@ class Change:
         delta, files = dict(state.delta), state.files
         for path, put in self.writes.items():
             old = reading.entry(path)
+            if isinstance(put, Move):
+                delta[path] = old  # a `None`, too, makes a leaf anew
+                if old is not None and put.content is not None and put.entry == old:
+                    delta[path] = _placed(old, put.content, places)
+                continue
             entry = None if put is None else _entry(put, old, reading, places)
             files += (entry is not None and entry.is_file) - (old is not None and old.is_file)
             if entry is not None or tree.lookup(reading, state.root, path) is not None:
@@ -118,13 +134,16 @@ def _entry(put: Put | MakeDirectory, old: Entry | None, reading: Reading, places
         assert source is not None
         assert source.version == put.origin[1]
         return source._replace(version=put.version, mode=source.mode if put.mode is None else put.mode)
-    content = put.content
     mode = old.mode if put.mode is None and old is not None else put.mode
+    return _placed(Entry(put.version, put.content.size, put.content.digest, mode), put.content, places)
+
+
+def _placed(entry: Entry, content: Content, places: Places) -> Entry:
     if content.size <= INLINE:
-        return Entry(put.version, content.size, content.digest, mode, content.read())
+        return entry._replace(data=content.read(), pack="", offset=0)
     pack, offset = places.get(content) or content.place or ("", 0)
     assert pack
-    return Entry(put.version, content.size, content.digest, mode, None, pack, offset)
+    return entry._replace(data=None, pack=pack, offset=offset)
 
 
 def _changed(path: bytes) -> ConflictError:

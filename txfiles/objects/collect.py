@@ -58,7 +58,7 @@ def _raise_floor(now: State, seen: State) -> State:
     return replace(now, floor=max(now.floor, seen.nextfloor), nextfloor=max(now.nextfloor, seen.seq))
 
 
-def _list(root: Root, kind: str) -> list[tuple[int, Listed]]:
+def listed(root: Root, kind: str) -> list[tuple[int, Listed]]:
     """The objects whose key has exactly our pattern, with the number in it."""
     found = reading(root.source.clock, root.shown, lambda: root.source.requests.list(f"{kind}/"))
     pairs = ((_state.seq_of_key(one.key, kind), one) for one in found)
@@ -73,7 +73,7 @@ def _get(root: Root, key: str) -> Got:
 
 
 def _delete_condemned(root: Root, state: State, grace_commits: int, grace_seconds: float, done: Collected) -> None:
-    lists = [(seq, one) for seq, one in _list(root, "gc") if seq + grace_commits <= state.seq]
+    lists = [(seq, one) for seq, one in listed(root, "gc") if seq + grace_commits <= state.seq]
     if grace_seconds > 0:
         lists = _old_enough(root, lists, grace_seconds)
     if not lists:
@@ -114,7 +114,7 @@ def _delete(root: Root, key: str) -> None:
 
 
 def _condemn(root: Root, state: State, done: Collected) -> None:
-    candidates = {one.key for kind in _KINDS for seq, one in _list(root, kind) if seq < state.floor}
+    candidates = {one.key for kind in _KINDS for seq, one in listed(root, kind) if seq < state.floor}
     if not candidates:
         return
     kept = _kept(root, [state, *_tagged(root, state)], state.floor)
@@ -144,6 +144,11 @@ def _kept_by_tags(root: Root, state: State, below: int) -> set[str]:
     states = _tagged(root, state)
     kept = {f"snap/{tag.snap}" for tag in state.tags.values()}
     return kept | _kept(root, states, below) if states else kept
+
+
+def retained(root: Root, state: State) -> set[str]:
+    """The objects that the tags of a state retain."""
+    return _kept_by_tags(root, state, state.seq + 1)
 
 
 def _tagged(root: Root, state: State) -> list[State]:

@@ -269,8 +269,9 @@ class Committer:
         if len(state.recent) > _state.RECENT:
             state, block = settle.push_out(state, base.state.seq)
             uploads.append(block)
-        raw = _state.encode(state)
-        if state.delta and (len(state.delta) > _state.MAX_ENTRIES or len(raw) > _state.MAX_SIZE):
+        full = len(state.delta) > _state.MAX_ENTRIES or any(ticket.change.flush for ticket in accepted)
+        raw = b"" if full else _state.encode(state)
+        if state.delta and (full or len(raw) > _state.MAX_SIZE):
             state = self._flush(state, pack)
             raw = _state.encode(state)
         if pack.size:
@@ -365,7 +366,9 @@ class Committer:
         seq, floor = (0, 0) if known is None else (known.state.seq, known.state.floor)
         todo = [c for c in ticket.change.contents() if c.place is None or _state.seq_of(c.place[0]) < floor]
         packs = list(_packs(todo))
-        if packs and known is not None and len(known.state.delta) + len(ticket.change.writes) > _state.MAX_ENTRIES:
+        change = ticket.change
+        full = known is not None and len(known.state.delta) + len(change.writes) > _state.MAX_ENTRIES
+        if packs and (full or change.flush):
             for content in packs.pop():
                 content.place = None
         try:

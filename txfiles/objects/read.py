@@ -31,7 +31,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _REMEMBERED = 64 << 20  # bytes as stored
-_SMALL = 64 << 10  # bytes of a content that is remembered
+SMALL = 64 << 10  # bytes of a content that is remembered
 _CHUNK = 8 << 20
 WIDTH = 16  # requests at once
 
@@ -254,7 +254,7 @@ class Reading:
                 if len(data) != entry.size or checksum(data) != entry.digest:
                     raise self._damaged(wanted[at][0], entry)
                 out[at] = data
-                if entry.size <= _SMALL:
+                if entry.size <= SMALL:
                     self.source.cache.put(entry.pack, entry.offset, data, entry.size)
         return [data for data in out if data is not None]
 

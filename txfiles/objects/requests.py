@@ -36,6 +36,7 @@ class Got(NamedTuple):
 class Listed(NamedTuple):
     key: str
     modified: float
+    size: int
 
 
 class RequestError(Exception):
@@ -156,7 +157,8 @@ class StoreRequests:
         with self._errors(prefix):
             for chunk in self._obstore.list(self._store, self._prefix + prefix or None, chunk_size=1000):
                 for meta in chunk:
-                    found.append(Listed(meta["path"][len(self._prefix) :], meta["last_modified"].timestamp()))
+                    key, modified = meta["path"][len(self._prefix) :], meta["last_modified"].timestamp()
+                    found.append(Listed(key, modified, meta["size"]))
                 if at_most is not None and len(found) >= at_most:
                     break
         return found

@@ -147,6 +147,18 @@ def scan(nodes: Nodes, root: Ref | None, start: bytes) -> Iterator[tuple[bytes, 
             ahead = min(_AHEAD, 2 * ahead)
 
 
+def walk(nodes: Nodes, root: Ref | None, newest: int | None = None) -> Iterator[tuple[Ref, Node, bytes]]:
+    """The nodes, each with a path that leads to it; where `newest` is given, those with such a pack in or beneath."""
+    todo = [] if root is None else [(root, b"")]
+    while todo:
+        batch = [todo.pop() for _ in range(min(_AHEAD, len(todo)))]
+        batch = [(ref, low) for ref, low in batch if newest is None or ref.oldest <= newest]
+        for (ref, low), node in zip(batch, nodes.load_many([ref for ref, _ in batch]), strict=True):
+            yield ref, node, low
+            if isinstance(node, Inner):
+                todo += zip(node.refs, [low, *node.keys[1:]], strict=True)
+
+
 def prefetch(nodes: Nodes, root: Ref | None, wanted: Sequence[bytes]) -> None:
     """Load the leaves of many paths level by level, those of a level at once."""
     level = {root: list(wanted)} if root is not None and wanted else {}
