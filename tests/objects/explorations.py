@@ -9,11 +9,11 @@ from tests.objects.explore import Bounds, explore
 from tests.objects.scenarios import (
     BIG,
     Counting,
+    Files,
     Settling,
     Snapshotting,
     collector,
     compactor,
-    contents_are,
     copier,
     everything_referenced_is_readable,
     half_dead,
@@ -72,22 +72,25 @@ def _tagger() -> Any:
     return acts, everything_referenced_is_readable
 
 
+HALF = {b"old/0": b"1", b"old/1": b"2"}
+
+
 def _compact_and_writer() -> Any:
-    check = contents_are({b"old/0": b"2", b"old/1": b"2"})
-    return [compactor(1), replacer(b"2"), collector(4)], check
+    files = Files(HALF)
+    return [compactor(1), files.made(dict.fromkeys(HALF, b"3"), replacer(b"3")), collector(4)], files.check
 
 
 def _compact_and_copier() -> Any:
-    check = contents_are({b"old/0": b"1", b"old/1": b"2", b"copy": b"1"})
-    return [compactor(1), copier(b"old/0", b"copy"), collector(4)], check
+    files = Files(HALF)
+    return [compactor(1), files.made({b"copy": b"1"}, copier(b"old/0", b"copy")), collector(4)], files.check
 
 
 def _compact_and_reader() -> Any:
-    return [compactor(1), Snapshotting(mixed=True).reader(), collector(4)], everything_referenced_is_readable
+    return [compactor(1), Snapshotting(mixed=True).reader(), collector(4)], Files(HALF).check
 
 
 def _two_compactors() -> Any:
-    return [compactor(2), compactor(1)], contents_are({b"old/0": b"1", b"old/1": b"2"})
+    return [compactor(2), compactor(1)], Files(HALF).check
 
 
 EXPLORATIONS = {

@@ -16,8 +16,9 @@ from obstore.store import LocalStore
 from tests.objects.faulty import contents, writing
 from tests.objects.test_storm import storm
 from tests.support.procs import CHECKOUT
-from tests.support.servers import SERVERS
-from txfiles.errors import UnsupportedFilesystemError
+from tests.support.servers import SERVERS, keep_versions
+from txfiles.errors import CommitOutcomeUnknownError, LockTimeoutError, UnsupportedFilesystemError
+from txfiles.objects.engine import problems
 from txfiles.objects.requests import StoreRequests
 from txfiles.objects.root import Root
 from txfiles.objects.wait import Clock
@@ -98,6 +99,22 @@ def test_workers_with_nothing_in_common_but_the_bucket(store: Any) -> None:
         argv, env={**os.environ, **env}, capture_output=True, text=True, check=False, encoding="utf-8"
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("store", [CEPH], indirect=True)
+def test_a_bucket_that_keeps_versions_and_so_no_conditions(store: Any) -> None:
+    """Ceph 16 is such a one: refused, and where versions are turned on later, nothing is lost and `verify` says why."""
+    made = root_on(store, "before/")
+    made.create()
+    made.commit(writing({b"a": b"1"}))
+    keep_versions(store)
+    with pytest.raises(UnsupportedFilesystemError, match="created over one that exists"):
+        root_on(store, "after/").create()
+    assert root_on(store, "after/").source.requests.list("") == []
+    with pytest.raises((LockTimeoutError, CommitOutcomeUnknownError)):
+        made.commit(writing({b"a": b"2"}), timeout=1.0)
+    assert contents(root_on(store, "before/")) == {b"a": b"1"}
+    assert "created over one that exists" in str(problems(root_on(store, "before/")))
 
 
 @pytest.mark.parametrize("store", WRONG, indirect=True)

@@ -1,6 +1,7 @@
 """An S3 server in memory that misbehaves by plan: `plan(number, method, key)` names what becomes of a request.
 
-"500 before"   nothing is done, and the answer is 500; likewise with 409, 412, 429 and 503
+"500 before"   nothing is done, and the answer is 500; likewise with 403, 409, 412, 429 and 503
+"403 before SomeCode"   the same, with a code of S3 in the answer
 "500 after"    it is done, and the answer is 500
 "drop before", "drop after"   the connection is closed without an answer
 "twice"        it is done twice, as by a proxy that sends it again; the second answer counts
@@ -10,6 +11,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,24 +36,27 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         url = urlsplit(self.path)
         key = url.path.removeprefix(f"/{BUCKET}").removeprefix("/")
-        kind, _, when = (self.server.next(self.command, key) or "").partition(" ")
+        kind, when, code = [*(self.server.next(self.command, key) or "").split(), "", "", ""][:3]
         self.close_connection = True  # so that nothing is left open when the test ends
         status, headers, answer = self._nothing if when == "before" else self._do(key, body, parse_qs(url.query))
         if kind == "twice":
             status, headers, answer = self._do(key, body, parse_qs(url.query))
         if kind.isdigit():
-            status, headers, answer = int(kind), {}, b""
+            status, headers, answer = int(kind), {}, f"<Error><Code>{code}</Code></Error>".encode() if code else b""
         if kind == "hang":
             self.server.released.wait(60)
         if kind in ("drop", "hang"):
             return
         self.send_response(status)
+        if self.server.keeps_versions:
+            number = sum(name == key for name, _ in self.server.versions)
+            headers = {"x-amz-version-id": f"v{number}", **headers}
         for name, value in {"Content-Length": str(len(answer)), "Connection": "close", **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(answer)
 
-    do_GET = do_PUT = do_DELETE = _serve
+    do_GET = do_PUT = do_DELETE = do_POST = _serve
 
     _nothing: Answer = (500, {}, b"")
 
@@ -65,16 +70,20 @@ class Handler(BaseHTTPRequestHandler):
                     {"Content-Type": "application/xml"},
                     _listing([k for k in sorted(objects) if k.startswith(prefix)]),
                 )
+            if self.command == "POST":  # delete several
+                names = re.findall(rb"<Key>(.*?)</Key>", body)
+                for name in names:
+                    self.server.forget(name.decode())
+                told = b"".join(b"<Deleted><Key>%s</Key></Deleted>" % name for name in names)
+                return 200, {"Content-Type": "application/xml"}, b"<DeleteResult>%s</DeleteResult>" % told
             found = objects.get(key)
-            if self.command == "DELETE":
-                objects.pop(key, None)
-                return 204, {}, b""
             if self.command == "PUT":
                 wanted = self.headers.get("If-Match")
                 if (self.headers.get("If-None-Match") and found is not None) or (
                     wanted is not None and (found is None or _tag(found) != wanted)
                 ):
                     return 412, {}, b""
+                self.server.forget(key)
                 objects[key] = body
                 return 200, {"ETag": _tag(body)}, b""
             if found is None:
@@ -99,7 +108,15 @@ class Server(ThreadingHTTPServer):
         self.objects: dict[str, bytes] = {}
         self.mutex = threading.Lock()
         self.released = threading.Event()
+        self.keeps_versions = False
+        self.versions: list[tuple[str, bytes]] = []  # what was replaced or deleted
         self.number = 0
+
+    def forget(self, key: str) -> None:
+        """Delete an object, or make room for another version of it."""
+        found = self.objects.pop(key, None)
+        if self.keeps_versions and found is not None:
+            self.versions.append((key, found))
 
     def next(self, method: str, key: str) -> str | None:
         with self.mutex:

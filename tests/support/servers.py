@@ -170,10 +170,7 @@ def s3_store(port: int, bucket: str | None = None, *, key: str = KEY, secret: st
 
     if bucket is None:
         bucket = f"test{next(_buckets)}"
-        date = formatdate(usegmt=True)  # signed as AWS did before 2014, which takes one line
-        signed = base64.b64encode(hmac.digest(secret.encode(), f"PUT\n\n\n{date}\n/{bucket}".encode(), hashlib.sha1))
-        headers = {"Date": date, "Authorization": f"AWS {key}:{signed.decode()}", "Content-Length": "0"}
-        request(port, f"/{bucket}", headers)
+        signed_put(port, f"/{bucket}", key=key, secret=secret)
     return S3Store(
         bucket,
         endpoint=f"http://{HOST}:{port}",
@@ -184,6 +181,21 @@ def s3_store(port: int, bucket: str | None = None, *, key: str = KEY, secret: st
         client_options={"allow_http": True, "timeout": "30s"},
         retry_config={"max_retries": 0},
     )
+
+
+def signed_put(port: int, path: str, body: bytes = b"", *, key: str = KEY, secret: str = SECRET) -> None:
+    """A request that obstore does not make, signed as AWS did before 2014, which takes one line."""
+    date = formatdate(usegmt=True)
+    signed = base64.b64encode(hmac.digest(secret.encode(), f"PUT\n\n\n{date}\n{path}".encode(), hashlib.sha1))
+    headers = {"Date": date, "Authorization": f"AWS {key}:{signed.decode()}", "Content-Length": str(len(body))}
+    request(port, path, headers, body=body)
+
+
+def keep_versions(store: Any) -> None:
+    """Turn versioning on for the bucket of a store."""
+    port = int(store.config["endpoint"].rpartition(":")[2])
+    body = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+    signed_put(port, f"/{store.config['bucket']}?versioning", body)
 
 
 # -- processes ------------------------------------------------------------------------------------------------------
@@ -243,15 +255,17 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], output: Path) -> 
     raise NotReady(f"{process.args!r}: {output.read_text(encoding='utf-8', errors='replace')[-2000:]}")
 
 
-def request(port: int, path: str, headers: Mapping[str, str] | None = None, *, method: str = "PUT") -> None:
+def request(
+    port: int, path: str, headers: Mapping[str, str] | None = None, *, method: str = "PUT", body: bytes = b""
+) -> None:
     """One request. A PUT has to succeed; for anything else an answer is enough."""
     connection = http.client.HTTPConnection(HOST, port, timeout=30)
     try:
-        connection.request(method, path, headers=dict(headers or {}))
+        connection.request(method, path, body or None, dict(headers or {}))
         answer = connection.getresponse()
-        body = answer.read()
+        told = answer.read()
         if method == "PUT" and answer.status >= 300:
-            raise NotReady(f"PUT {path}: {answer.status} {body[:500]!r}")
+            raise NotReady(f"PUT {path}: {answer.status} {told[:500]!r}")
     finally:
         connection.close()
 
