@@ -6,10 +6,12 @@ import errno
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+import pytest
+
 from tests.crash.steps import PRIVATE, WRITES, at_call, private, then
 from tests.crash.steps_of_others import at_rest, pending
 from tests.crash.test_simfs_engine import commit, files, write
-from txfiles import FileTransaction, recover
+from txfiles import FileTransaction, recover, status
 from txfiles.errors import CommitError, RecoveryError, TxFilesError
 from txfiles.testing import Options, Scenario, SimFS, Tree
 
@@ -98,6 +100,66 @@ def at_rest_and_whole(fs: SimFS, allowed: Sequence[Tree]) -> None:
 def undone_or_not(fs: SimFS, allowed: Sequence[Tree]) -> None:
     at_rest(fs, allowed)
     assert {fs.get(f"/sim/{name}").split()[0] for name in "ab"} in ({b"old"}, {b"new"})
+
+
+def _a_and(b: str) -> Callable[[FileTransaction], None]:
+    def change(tx: FileTransaction) -> None:
+        tx.write("a", "new a")
+        tx.write("b", b)
+
+    return change
+
+
+def given_up(outcome: str, *, also_files: bool = False) -> Callable[[SimFS], None]:
+    """A commit whose syncs of directories all fail, with `also_files` those of its journal, too.
+
+    What lies in the private directory meanwhile is kept in another, by links.
+    """
+
+    def step(fs: SimFS) -> None:
+        fs.mkdirs("/kept")
+
+        def plan(_: int, name: str) -> None:
+            if name == "sync_dir" and not fs.names("/kept"):
+                for there in fs.names(PRIVATE):
+                    if there not in ("format", "lock", "HEAD"):
+                        fs.put_link(f"/kept/{there}", f"{PRIVATE}/{there}")
+            if name == "sync_dir" or (also_files and name == "sync_file" and fs.names("/kept")):
+                raise OSError(errno.EIO, "injected")
+
+        with pytest.raises(TxFilesError) as told:
+            try:
+                with FileTransaction("/sim") as tx:
+                    _a_and("new one")(tx)
+                    fs.plan = plan
+            finally:
+                fs.plan = None
+        assert told.value.outcome == outcome
+
+    return step
+
+
+def back_from_the_dead(fs: SimFS) -> None:
+    """The intent that was given up is there again, with its old files and the last of its tokens."""
+    kept = sorted(fs.names("/kept"))
+    first = next(name for name in kept if name.rpartition(".")[2].isdigit())
+    for name in kept:
+        if name != first and not fs.exists(f"{PRIVATE}/{name}"):
+            fs.put_link(f"{PRIVATE}/{name}", f"/kept/{name}")
+    fs.sync_everything()
+
+
+same_a_again = _a_and("new two")
+
+
+def numbers_are_new(fs: SimFS) -> None:
+    """What comes after one that was given up has another number, also from recovery on."""
+    head = status("/sim").head
+    assert head is not None
+    commit(WRITES)(fs)
+    following = status("/sim").head
+    assert following is not None
+    assert following.sequence == head.sequence + 2
 
 
 # -- process durability and power loss ------------------------------------------------------------------------------

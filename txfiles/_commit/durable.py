@@ -94,6 +94,10 @@ def sync_private(home: Home) -> None:
     perform(partial(_sync_dir, home, home.private_fd))
 
 
+def sync_journal(home: Home, name: bytes) -> None:
+    perform(partial(_sync_file, home, name))
+
+
 def _sync_file(home: Home, name: bytes) -> Generator[Sync, None, None]:
     fd = home.fs.open_read(home.private_fd, name)
     try:

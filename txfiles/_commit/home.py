@@ -26,6 +26,7 @@ from txfiles.errors import (
 if TYPE_CHECKING:
     from txfiles._calls.progress import Progress
     from txfiles._disk.system import FileSystem, Stat
+    from txfiles._format.journal import Head
     from txfiles._format.paths import AnyPath
 
 _FORMAT = re.compile(rb"txfiles ([0-9]{1,9}) ([a-z]{1,32})\n")
@@ -162,6 +163,23 @@ class Home:
             return _identity(self.fs.stat(self.root_fd, layout.PRIVATE)) == self._private
         except FileNotFoundError:
             return False
+
+    def next_number(self, head: Head | None) -> int:
+        """One that no transaction of this root has had, as far as HEAD and this process know."""
+        used = self.fs.numbers.get(self._era(), 0) if self.fs.numbers else 0
+        return max(used, 0 if head is None else head.seq) + 1
+
+    def use_up(self, number: int) -> None:
+        """Nobody is to get it again, although its transaction came to nothing."""
+        era = self._era()
+        self.fs.numbers[era] = max(number, self.fs.numbers.get(era, 0))
+
+    def _era(self) -> tuple[int, int, int] | None:
+        """Of a root, until it is removed and made anew."""
+        with suppress(FileNotFoundError):
+            found = self.fs.stat(self.private_fd, layout.FORMAT)
+            return found.st_dev, found.st_ino, found.st_mtime_ns
+        return None
 
     def is_the_callers_own(self) -> bool:
         """Whether nobody but the caller (and the superuser) can have written what is pending."""

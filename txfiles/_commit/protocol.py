@@ -37,7 +37,7 @@ Invariants.
 
 Recovery decides by what it sees, in the order of sequence numbers; first it syncs the private directory, so that what
 it saw is what is durable.
-    a journal not newer than HEAD                       its transaction is settled: remove
+    a journal not newer than HEAD, or noted as over     its transaction is settled, or came to nothing: remove
     T.aborting                                          finish the undo
     T.committed                                         roll forward, settle (the directories above are synced first)
     T.intent with proof that something was applied      the rename of the journal was lost: roll forward, settle
@@ -58,7 +58,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from txfiles._commit.durable import first_round, home_round, second_round, sync_directories, sync_private
+from txfiles._commit.durable import first_round, home_round, second_round, sync_directories, sync_journal, sync_private
 from txfiles._commit.evidence import Evidence, same_inode
 from txfiles._commit.inventory import read_head
 from txfiles._disk import metadata
@@ -102,6 +102,7 @@ def prepare(home: Home, staging: Staging, durability: Durability, *, two_phase: 
     Raises `CommitError` or the error that stood in the way; nothing has changed then.
     """
     made: list[bytes] = []
+    number = 0
     try:
         home.require_in_place()
         operations = staging.plan()
@@ -115,13 +116,14 @@ def prepare(home: Home, staging: Staging, durability: Durability, *, two_phase: 
         head = read_head(home)
         if durability == "full" and (head is None or not head.vouches):
             _make_home_durable(home)
-        journal = _write_intent(home, staging, operations, durability, head, two_phase, made)
+        number = home.next_number(head)
+        journal = _write_intent(home, staging, operations, durability, number, head, two_phase, made)
         give_way()
         first_round(home, staging.tokens, journal, head)
         staging.tokens.close()
         give_way()  # beyond this point it is finished
     except BaseException as cause:
-        _give_up(home, staging, made, cause)
+        _give_up(home, staging, made, number, cause)
         raise
     return journal
 
@@ -140,6 +142,7 @@ def _write_intent(
     staging: Staging,
     operations: list[Operation],
     durability: Durability,
+    number: int,
     head: Head | None,
     two_phase: bool,
     made: list[bytes],
@@ -155,7 +158,7 @@ def _write_intent(
         ino = home.share(fd, mode).st_ino  # first: if root dies here, the owner of the directory has to recover
         journal = Journal(
             tid=tokens.tid,
-            seq=1 if head is None else head.seq + 1,
+            seq=number,
             durability=durability,
             boot=fs.boot_id(),
             ino=ino,
@@ -220,15 +223,14 @@ def _directories(home: Home, operations: list[Operation]) -> tuple[tuple[bytes, 
     return tuple(out)
 
 
-def _give_up(home: Home, staging: Staging, made: list[bytes], cause: BaseException) -> None:
+def _give_up(home: Home, staging: Staging, made: list[bytes], number: int, cause: BaseException) -> None:
     """Remove the intent and the tokens; raises the error that the caller of `commit` is to see."""
     left: list[OSError] = []
 
     def remove() -> None:
         for name in made:
-            home.remove(name)
-            if staging.tokens.durable:
-                sync_private(home)  # or an intent that was reported dead could come back and find proof
+            home.use_up(number)
+            remove_journal(home, name, durable=staging.tokens.durable)
         try:
             staging.tokens.remove_all()
         except OSError as error:  # without a journal they are nobody's: the outcome is known
@@ -273,11 +275,41 @@ def abandon(home: Home, journal: Journal, *, same_tree: bool) -> None:
     retire(home, journal, "intent")
 
 
+def remove_journal(home: Home, name: bytes, *, durable: bool) -> None:
+    """Remove it for good: one that was reported dead must not come back and find proof.
+
+    Two facts say so, each enough: a note in the file, and that its name is gone. A sync that succeeds after one of the
+    same directory or file has failed may not be true (A4). So it is an error where neither fact is beyond doubt, and
+    then the journal is left with its name, tainted.
+    """
+    is_over = False
+    if durable:
+        try:
+            fd = home.fs.open_append(home.private_fd, name)
+            try:
+                write_all(home.fs, fd, codec.OVER)
+            finally:
+                home.fs.close(fd)
+            sync_journal(home, name)
+            is_over = True
+        except FileNotFoundError:
+            pass  # removed, before an interrupt
+        except OSError:
+            if home.sync_failed:
+                _note_failed_sync(home, name)
+                raise
+    home.remove(name)
+    if durable:
+        try:
+            sync_private(home)
+        except OSError:
+            if not is_over:
+                raise
+
+
 def retire(home: Home, journal: Journal, state: State) -> None:
     """Remove the journal, durably, and then what it needed (I5): it must not come back and miss them."""
-    home.remove(layout.journal(journal.tid, state))
-    if journal.durability == "full":
-        sync_private(home)
+    remove_journal(home, layout.journal(journal.tid, state), durable=journal.durability == "full")
     for op in journal.ops:
         home.discard(layout.token(journal.tid, op.number))
         home.discard(layout.old(journal.tid, op.number))
@@ -721,10 +753,13 @@ def taint(home: Home, journal: Journal, state: State) -> None:
 
     Where it was any other call that failed, what can be read is so, and a later sync makes it durable.
     """
-    if not home.sync_failed:
-        return
+    if home.sync_failed:
+        _note_failed_sync(home, layout.journal(journal.tid, state))
+
+
+def _note_failed_sync(home: Home, name: bytes) -> None:
     with suppress(OSError):  # the error that led here is the one to raise; this note is only for the page cache
-        fd = home.fs.open_append(home.private_fd, layout.journal(journal.tid, state))
+        fd = home.fs.open_append(home.private_fd, name)
         try:
             write_all(home.fs, fd, codec.taint(home.fs.boot_id()))
         finally:

@@ -129,6 +129,8 @@ def check_format(home: Home, found: Inventory) -> None:
 def _recover_one(
     home: Home, pending: Pending, found: Inventory, on_conflict: OnConflict, report: RecoveryReport
 ) -> None:
+    if pending.journal is not None:
+        home.use_up(pending.journal.seq)
     journal = judge(home, pending, found)
     if journal is None:
         _drop(home, pending, report)
@@ -171,6 +173,8 @@ def judge(home: Home, pending: Pending, found: Inventory) -> Journal | None:
     head, journal = found.head, pending.journal
     if head is not None and (head.tid == journal.tid or journal.seq <= head.seq):
         return None
+    if journal.over and not _is_tainted(home, journal):
+        return None
     if journal.durability == "process" and journal.boot != home.fs.boot_id() and not _is_whole(home, pending, journal):
         return None  # nothing of it was ever synced: after a power loss damage is no surprise
     return journal
@@ -194,13 +198,17 @@ def _drop(home: Home, pending: Pending, report: RecoveryReport) -> None:
 
 
 def _require_untainted(home: Home, pending: Pending, journal: Journal) -> None:
-    if journal.tainted_in is not None and journal.tainted_in == (home.fs.boot_id() or NO_BOOT_ID):
+    if _is_tainted(home, journal):
         shown = paths.decode(home.root)
         message = (
             f"a sync failed in {shown!r} since the machine was started, so what can be read now may not be on disk; "
             f"transaction {journal.tid} can be recovered after a restart"
         )
         raise RecoveryError(message, path=shown, paths=tuple(journal.paths))
+
+
+def _is_tainted(home: Home, journal: Journal) -> bool:
+    return journal.tainted_in == (home.fs.boot_id() or NO_BOOT_ID)
 
 
 def decide(home: Home, evidence: Evidence, on_conflict: OnConflict) -> tuple[frozenset[int], frozenset[int]]:

@@ -58,6 +58,8 @@ class FileSystem(Protocol):
 
     lock_factory: Callable[..., object] | None
     """Makes the writers' lock instead of `lock.RootLock`, for a file system that the kernel does not know."""
+    numbers: dict[tuple[int, int, int] | None, int]
+    """The highest number of a transaction that came to nothing, of each root where one did."""
 
     def absolute(self, path: bytes) -> bytes: ...
     def open_dir(self, at: int | None, name: bytes, *, follow: bool = False) -> int: ...
@@ -161,10 +163,14 @@ def _open(at: int | None, name: bytes, flags: int, mode: int = 0o777) -> int:
     return next(map(_Descriptor, map(partial(os.open, dir_fd=at), (name,), (flags,), (mode,))))
 
 
+_numbers: dict[tuple[int, int, int] | None, int] = {}
+
+
 class KernelFS:
     """`FileSystem` on the running kernel."""
 
     lock_factory: Callable[..., object] | None = None
+    numbers = _numbers
 
     def absolute(self, path: bytes) -> bytes:
         """realpath(3); what is there the kernel resolves at once (proc(5)), which takes a fifth of the time."""

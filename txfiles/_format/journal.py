@@ -37,6 +37,7 @@ _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 _HEAD = re.compile(rb"txfiles journal ([0-9]{1,9}) ([0-9]{1,12}) ([0-9a-f]{64})\n")
 _TID, _BOOT, _DIGEST = map(re.compile, (r"[0-9a-f]{32}", r"[0-9a-f-]{0,64}", r"[0-9a-f]{64}"))
 _TAINT = re.compile(rb"sync failed ([0-9a-f-]{1,64})\n")
+OVER = b"over\n"  # what is appended to a journal before its name goes, where nothing else would say that it is over
 
 
 class Identity(NamedTuple):
@@ -95,6 +96,7 @@ class Journal:
     dirs: tuple[tuple[bytes, int], ...]
     two_phase: bool = False
     tainted_in: str | None = None
+    over: bool = False
     version: int = VERSION
 
     @property
@@ -200,8 +202,11 @@ def decode(raw: bytes, name: str) -> Journal:
         journal = _decode_body(orjson.loads(body), version)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise JournalCorruptError(f"the journal {name} is not well formed: {error}", path=name) from error
-    notes: list[bytes] = _TAINT.findall(raw, start + len(body))
-    return replace(journal, tainted_in=notes[-1].decode()) if notes else journal
+    behind = raw[start + len(body) :]
+    if not behind:
+        return journal
+    notes: list[bytes] = _TAINT.findall(behind)
+    return replace(journal, tainted_in=notes[-1].decode() if notes else None, over=OVER in behind)
 
 
 def _body(raw: bytes, name: str) -> tuple[int, int, bytes]:

@@ -91,6 +91,7 @@ class SimFS(SimCalls):
         self.watch: Callable[[SimFS], None] | None = None
         self.trace: list[str] | None = None
         self.locks: dict[int, SimLock] = {}
+        self.numbers: dict[tuple[int, int, int] | None, int] = {}
         self.lock_factory: Callable[..., object] | None = SimLock
         self._boot = self._ids = self._pid = self._rounds = self._mounted = 0
 
