@@ -12,6 +12,8 @@ from tests.crash.steps import PRIVATE, WRITES, at_call, private, then
 from tests.crash.steps_of_others import at_rest, pending
 from tests.crash.test_simfs_engine import commit, files, write
 from txfiles import FileTransaction, recover, status
+from txfiles._commit.home import Home
+from txfiles._commit.inventory import read_head, take
 from txfiles.errors import CommitError, RecoveryError, TxFilesError
 from txfiles.testing import Options, Scenario, SimFS, Tree
 
@@ -150,6 +152,65 @@ def back_from_the_dead(fs: SimFS) -> None:
 
 
 same_a_again = _a_and("new two")
+
+
+def restored(ending: str) -> Callable[[SimFS], None]:
+    """A file of the private directory is put back, as from a backup, and has its old inode number again."""
+
+    def step(fs: SimFS) -> None:
+        name = private(fs, ending)
+        content, before = fs.get(name), _inode(fs, name)
+        while True:  # take the lower numbers that are free
+            fs.put(f"{PRIVATE}/.lower", "")
+            if _inode(fs, f"{PRIVATE}/.lower") > before:
+                break
+            fs.put_link(f"/lower-{_inode(fs, f'{PRIVATE}/.lower')}", f"{PRIVATE}/.lower")
+            fs.remove(f"{PRIVATE}/.lower")
+        fs.remove(name)
+        fs.put(name, content, mode=0o600)
+        assert _inode(fs, name) == before
+        believed(head=ending != "HEAD", journals=[False] * (ending != "HEAD"))(fs)
+
+    return step
+
+
+def believed(*, head: bool, journals: Sequence[bool]) -> Callable[[SimFS], None]:
+    """Whether HEAD vouches for anything, and whether each journal counts as that of this tree."""
+
+    def step(fs: SimFS) -> None:
+        with Home.find(fs, b"/sim") as home:  # type: ignore[union-attr]
+            last = read_head(home)
+            assert last is not None
+            assert last.vouches == head
+            assert [pending.same_tree for pending in take(home).pending] == journals
+
+    return step
+
+
+def without_births(fs: SimFS) -> None:
+    """As a file system that does not tell when a file was made."""
+    fs.born = lambda at, name=b"": 0  # type: ignore[method-assign]
+
+
+def with_births(fs: SimFS) -> None:
+    del fs.born
+
+
+def journal_elsewhere(fs: SimFS) -> None:
+    """The journal is copied within its directory, under its name."""
+    name = private(fs, ".committed")
+    fs.put_link("/before", name)
+    content = fs.get(name)
+    fs.remove(name)
+    fs.put(name, content, mode=0o600)
+
+
+def _inode(fs: SimFS, path: str) -> int:
+    at = fs.open_dir(None, PRIVATE.encode())
+    try:
+        return fs.stat(at, path.rpartition("/")[2].encode()).st_ino
+    finally:
+        fs.close(at)
 
 
 def numbers_are_new(fs: SimFS) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from txfiles._commit.home import Home
+    from txfiles._disk.system import Stat
     from txfiles._format.layout import State
 
 T = TypeVar("T")
@@ -62,10 +63,21 @@ def read_head(home: Home) -> Head | None:
     if found is None:
         return None
     head = decode_head(found[0])
-    if head is not None and found[1].st_ino != head.ino:
+    if head is not None and not (head.born and _is_where_it_was_written(home, layout.HEAD, found[1], head)):
         head = copy(head)
         head.is_copy = True
     return head
+
+
+def _is_where_it_was_written(home: Home, name: bytes, found: Stat, journal: Journal | Head) -> bool:
+    """Not in a copy, whose inodes have other numbers or, by chance, the same; a number comes back at once.
+
+    A journal without a time of birth goes by its number: where that is wrong, recovery finds conflicts. A HEAD without
+    one vouches for nothing, which costs only syncs.
+    """
+    if found.st_ino != journal.ino:
+        return False
+    return not journal.born or home.fs.born(home.private_fd, name) == journal.born
 
 
 def undisturbed(look: Callable[[], T]) -> T:
@@ -136,7 +148,7 @@ def _pending(home: Home, tid: str, present: list[State]) -> Pending:
     except JournalCorruptError as error:
         pending.error = error
     else:
-        pending.journal, pending.same_tree = journal, journal.ino == found.st_ino
+        pending.journal, pending.same_tree = journal, _is_where_it_was_written(home, name, found, journal)
     return pending
 
 

@@ -162,6 +162,7 @@ def _write_intent(
             durability=durability,
             boot=fs.boot_id(),
             ino=ino,
+            born=fs.born(fd),
             ops=tuple(_secure(home, staging, op) for op in operations),
             dirs=_directories(home, operations),
             two_phase=two_phase,

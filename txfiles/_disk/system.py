@@ -83,6 +83,7 @@ class FileSystem(Protocol):
     def fstat(self, fd: int) -> Stat: ...
     def stat(self, at: int | None, name: bytes) -> Stat: ...
     def mount_id(self, at: int, name: bytes = b"") -> int: ...
+    def born(self, at: int, name: bytes = b"") -> int: ...
     def project(self, fd: int) -> tuple[int, bool]: ...
     def confined(self, at: int, directory: bytes) -> bool: ...
     def session(self, fd: int) -> bytes: ...
@@ -302,6 +303,20 @@ class KernelFS:
                     self.close(fd)
         return found
 
+    def born(self, at: int, name: bytes = b"") -> int:
+        """When the inode was made, in nanoseconds: statx(2), STATX_BTIME; 0 where nobody knows.
+
+        An inode number comes back as soon as its file is gone; nothing sets this time.
+        """
+        if not _LINUX:
+            found = os.stat(name, dir_fd=at, follow_symlinks=False) if name else os.fstat(at)
+            return int(getattr(found, "st_birthtime", 0) * 1e9)
+        told = _statx(at, name, 0x800)
+        if told is None:
+            return 0
+        seconds, nanoseconds = _BORN.unpack_from(told)
+        return max(0, int(seconds * 10**9 + nanoseconds))
+
     def project(self, fd: int) -> tuple[int, bool]:
         """The quota project of a directory, and whether its entries must belong to it: ioctl_xfs_fsgetxattr(2)."""
         if _LINUX:
@@ -496,7 +511,7 @@ _Buffer: Any = ctypes.c_char * 256
 _DISK_FAILED = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _FSXATTR = struct.Struct("=I8xI12x")  # fsx_xflags, fsx_projid
 _FS_IOC_FSGETXATTR, _PROJINHERIT = 0x801C581F, 0x200
-_STATX = struct.Struct("=I140xQ")  # stx_mask, stx_mnt_id
+_MASK, _BORN, _MOUNT = struct.Struct("=I"), struct.Struct("=80xqI"), struct.Struct("=144xQ")  # of struct statx
 
 
 def _xattrs(file: bytes | int) -> dict[str, bytes]:
@@ -525,15 +540,18 @@ def _open_nameless(at: int, parent: bytes) -> int:
 
 def _statx_mount_id(at: int, name: bytes) -> int | None:
     """statx(2): `stx_mnt_id`, `None` where the C library, the kernel (before 5.8) or a filter of calls lacks it."""
-    return _statx_mount(at, name, 0x1000)
+    found = _statx(at, name, 0x1000)
+    return None if found is None else int(_MOUNT.unpack_from(found)[0])
 
 
 def _unique_mount_id(fd: int) -> int | None:
     """The same that no later mount gets again: STATX_MNT_ID_UNIQUE, from Linux 6.8 on."""
-    return _statx_mount(fd, b"", 0x4000)
+    found = _statx(fd, b"", 0x4000)
+    return None if found is None else int(_MOUNT.unpack_from(found)[0])
 
 
-def _statx_mount(at: int, name: bytes, wanted: int) -> int | None:
+def _statx(at: int, name: bytes, wanted: int) -> bytearray | None:
+    """`None` where `wanted` is not told."""
     call = getattr(_libc, "statx", None)
     if call is None:
         return None
@@ -544,8 +562,8 @@ def _statx_mount(at: int, name: bytes, wanted: int) -> int | None:
         if number in (errno.ENOSYS, errno.EPERM):  # a kernel, or a filter of system calls, that does not know it
             return None
         raise OSError(number, os.strerror(number), os.fsdecode(name))
-    mask, mount = _STATX.unpack_from(buffer)
-    return int(mount) if mask & wanted else None
+    (mask,) = _MASK.unpack_from(buffer)
+    return buffer if mask & wanted else None
 
 
 def _renameat2(at: int, name: bytes, to: int, new: bytes, flags: int) -> None:

@@ -84,7 +84,8 @@ class Operation(NamedTuple):
 class Journal:
     """One transaction. `dirs` maps every directory that it touches, and their ancestors, to its inode (0: made by it).
 
-    `ino` is the journal's own inode: where it differs from the file's, the tree was copied and no inode here counts.
+    `ino` and `born` are the journal's own inode and its birth time (0 where there is none): where they differ from the
+    file's, the tree was copied and no inode here counts.
     """
 
     tid: str
@@ -98,6 +99,7 @@ class Journal:
     tainted_in: str | None = None
     over: bool = False
     version: int = VERSION
+    born: int = 0
 
     @property
     def paths(self) -> list[str]:
@@ -107,8 +109,8 @@ class Journal:
 class Head:
     """The last settled transaction, as far as the next one needs it: its number, and what it vouches for.
 
-    Only looked up, never followed; so it is read without the checks of a journal that is to be replayed. `ino` is the
-    file that it was written to: one that was copied, with its root, vouches for nothing.
+    Only looked up, never followed; so it is read without the checks of a journal that is to be replayed. `ino` and
+    `born` are the file that it was written to: one that was copied, with its root, vouches for nothing.
     """
 
     def __init__(self, body: dict[str, Any]) -> None:
@@ -116,6 +118,7 @@ class Head:
         self.seq: int = _number(body["seq"])
         self.durable: bool = body["durability"] == "full"
         self.ino: int = _number(body["ino"])
+        self.born: int = _number(body.get("born", 0))
         self.is_copy = False
         ops: list[dict[str, Any]] = _typed(body["ops"], list)
         self._ops = {_typed(op["path"], str): op for op in ops}
@@ -169,6 +172,7 @@ def encode(journal: Journal) -> bytes:
         "durability": journal.durability,
         "boot": journal.boot,
         "ino": journal.ino,
+        "born": journal.born,
         "two_phase": journal.two_phase,
         "ops": [_encode_op(op) for op in journal.ops],
         "dirs": [[escape(path), ino] for path, ino in journal.dirs],
@@ -282,6 +286,7 @@ def _decode_body(body: Any, version: int) -> Journal:
         durability="full" if body["durability"] == "full" else _literal(body["durability"], "process"),
         boot=_matching(body["boot"], _BOOT),
         ino=_number(body["ino"]),
+        born=_number(body.get("born", 0)),
         two_phase=_typed(body["two_phase"], bool),
         ops=tuple(_decode_op(op) for op in _typed(body["ops"], list)),
         dirs=tuple((_directory(path), _number(ino)) for path, ino in _typed(body["dirs"], list)),

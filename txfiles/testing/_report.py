@@ -22,6 +22,7 @@ _READS = (
     "readlink",
     "xattrs",
     "mount_id",
+    "born",
     "project",
     "confined",
 )

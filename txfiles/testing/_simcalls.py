@@ -248,6 +248,9 @@ class SimCalls(SimTree):
         serial = self._existing(self._at(at, name), name) if name else self._fd(at).serial
         return self.disk.nodes[serial].mount
 
+    def born(self, at: int, name: bytes = b"") -> int:
+        return self._existing(self._at(at, name), name) if name else self._fd(at).serial
+
     def project(self, fd: int) -> tuple[int, bool]:
         return 0, False
 
