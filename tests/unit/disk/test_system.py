@@ -219,6 +219,30 @@ def test_mount_id_tells_a_bind_mount_of_the_same_file_system(
     assert error_of(lambda: fs.mount_id(at, b"absent")) == errno.ENOENT
 
 
+def test_a_number_comes_back_and_a_time_of_birth_does_not(tmp_path: Path) -> None:
+    fs = system.KernelFS()
+    seen = set()
+    at = fs.open_dir(None, bytes(tmp_path))
+    try:
+        while len(seen) < 3:  # a clock tick apart
+            fd = fs.create(at, b"f")
+            seen.add(fs.born(fd))
+            assert fs.born(at, b"f") == fs.born(fd)
+            fs.close(fd)
+            os.utime(tmp_path / "f", (0, 0))
+            assert fs.born(at, b"f") in seen
+            fs.unlink(at, b"f")
+    finally:
+        fs.close(at)
+    assert min(seen) > 1.7e18
+
+
+def test_where_nobody_tells_the_birth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "_statx", lambda *_: None)
+    with open(tmp_path / "f", "wb") as file:
+        assert system.KernelFS().born(file.fileno()) == 0
+
+
 @pytest.mark.needs("mount")
 def test_a_session_is_one_boot_and_one_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def session() -> bytes:
@@ -238,7 +262,7 @@ def test_a_session_is_one_boot_and_one_mount(tmp_path: Path, monkeypatch: pytest
     assert len(seen) == 3
     assert all(len(one) == 32 for one in seen)
     (tmp_path / "m").mkdir(exist_ok=True)
-    monkeypatch.setattr(system, "_statx_mount", lambda *_: None)
+    monkeypatch.setattr(system, "_statx", lambda *_: None)
     assert session() == b""
     monkeypatch.undo()
     monkeypatch.setattr(fs, "boot_id", lambda: "", raising=False)
