@@ -45,8 +45,8 @@ LAYERS = """
     objects.far  objects.collect  objects.reader  objects.staging  objects.tags
     objects.root  objects.view
     objects.commit
-    objects.probe  objects.settle  objects.turn
-    objects.change
+    objects.probe  objects.settle  objects.turn  objects.upload
+    objects.change  objects.keeper
     objects.read
     objects.tree  objects.wait
     objects.content  objects.requests  objects.state

@@ -12,7 +12,8 @@ from txfiles.errors import CommitError
 from txfiles.objects import change, collect
 from txfiles.objects import state as _state
 from txfiles.objects.change import Change, Move, Put
-from txfiles.objects.commit import Attempt, Committer, Known
+from txfiles.objects.commit import Attempt, Committer
+from txfiles.objects.keeper import Known
 from txfiles.objects.root import Root
 from txfiles.objects.state import HEAD, State, new_id
 

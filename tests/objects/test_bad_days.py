@@ -207,6 +207,33 @@ def test_a_bucket_that_keeps_versions(day: Day) -> None:
     assert not deleted & set(day.server.objects)
 
 
+def test_a_head_that_is_lost_comes_back_from_a_tag() -> None:
+    """As docs/object-storage.md has it: one word of the object of the tag is another one."""
+    inner = MemoryStore()
+    store = FileStore.on(inner, "p", create=True)
+    store.update(lambda tx: tx.write("a", "1" * 5000))
+    store.tag("v1")
+    for n in range(5):
+        store.update(lambda tx, n=n: tx.write("a", b"%d" % n * 5000))  # type: ignore[misc]
+        store.gc(grace_commits=0, grace_seconds=0)
+    inner.delete("p/HEAD")
+    with pytest.raises(RecoveryError, match="restore HEAD"):
+        store.update(lambda tx: tx.write("b", "2"))
+    with pytest.raises(RecoveryError, match="no HEAD"):
+        FileStore.on(inner, "p", create=True).update(lambda tx: tx.write("b", "2"))
+    (snap,) = [meta["path"] for chunk in inner.list("p/snap") for meta in chunk]
+    inner.put("p/HEAD", bytes(inner.get(snap).bytes()).replace(b"txfiles snapshot ", b"txfiles head ", 1))
+    with pytest.raises(RecoveryError, match="started anew"):
+        store.state_version()
+    again = FileStore.on(inner, "p")
+    again.update(lambda tx: tx.write("b", "2"))
+    for _ in range(5):
+        again.gc(grace_commits=0, grace_seconds=0)
+    with FileStore.on(inner, "p").snapshot() as found:
+        assert (found.read("a"), found.read("b")) == (b"1" * 5000, b"2")
+    assert verify(again).sound
+
+
 def test_a_prefix_that_is_used_twice() -> None:
     """By another program: refused. By two of ours: it is one root. By one in another: refused where it can be seen."""
     inner = MemoryStore()

@@ -179,6 +179,17 @@ def test_directories(url: str) -> None:
     assert files_of(url) == {"made/again": b"now a directory"}
 
 
+def test_a_directory_goes_with_its_last_file_at_the_commit(url: str) -> None:
+    put(url, **{"d/a": "1"})
+    with FileTransaction(url) as tx:
+        tx.delete("d/a")
+        assert tx.exists("d")
+        assert tx.listdir("d") == []
+    with FileStore(url).snapshot() as snap:
+        assert not snap.exists("d")
+        assert snap.listdir() == []
+
+
 def test_what_is_refused_is_refused_alike(url: str) -> None:
     with FileTransaction(url) as tx:
         tx.write("file", b"")

@@ -7,8 +7,7 @@ tells whether it took effect:
 - the token is still the one that was sent: the same bytes with the same token again;
 - neither: the attempt is dead for good, for its token never comes back. Validate against the new state, try again.
 
-A 412 or 409 is no verdict: the request, or a copy of it, may have met its own effect. What was uploaded is never
-deleted after a failure; `collect` knows better.
+A 412 or 409 is no verdict: the request, or a copy of it, may have met its own effect.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from txfiles.errors import CommitError, CommitOutcomeUnknownError, LockTimeoutError, RecoveryError, TxFilesError
-from txfiles.objects import settle, tree
+from txfiles.objects import settle, tree, upload
 from txfiles.objects import state as _state
+from txfiles.objects.keeper import Known
 from txfiles.objects.read import Reading
 from txfiles.objects.requests import Denied, Raced, RequestError
 from txfiles.objects.state import HEAD, State
@@ -29,40 +29,15 @@ from txfiles.objects.turn import CYCLE, Turn
 from txfiles.objects.wait import Backoff, os_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from txfiles.objects.change import Change
     from txfiles.objects.content import Content
-    from txfiles.objects.read import Source
+    from txfiles.objects.keeper import Keeper
     from txfiles.objects.requests import Body, Token
 
 T = TypeVar("T")
 
 MOMENT = 0.001  # seconds
 MOMENTS = 4
-PACK = 32 << 20  # bytes from which on a pack is full
-
-
-class Known(NamedTuple):
-    """A state and the token of the `HEAD` that has it."""
-
-    state: State
-    token: Token
-
-
-class Keeper(Protocol):
-    """What a process knows of a root, and asks of its store: `root.Root`."""
-
-    shown: str
-    source: Source
-
-    def known(self) -> Known | None: ...
-    def learn(self, found: Known) -> Known: ...
-    def refresh(self) -> Known: ...
-    def newest(self) -> State: ...
-    def sent(self, base: Known) -> Token: ...
-    def note(self, error: RequestError) -> None: ...
-    def within(self, until: float, call: Callable[[], T]) -> T: ...
 
 
 class Ticket:
@@ -113,7 +88,7 @@ class Committer:
         """Commit; raises what `FileTransaction.commit` raises."""
         ticket = Ticket(change, self._root.source.clock.now(), timeout)
         while True:
-            self._upload(ticket)
+            upload.contents(self._root, change, ticket.until)
             try:
                 self._run(ticket)
             except BaseException as error:
@@ -276,7 +251,7 @@ class Committer:
             raw = _state.encode(state)
         if pack.size:
             uploads.append((f"pack/{pack.name}", b"".join(pack.pieces)))
-        self._root.source.at_once(lambda upload: self._put(*upload, until), uploads)
+        self._root.source.at_once(lambda one: upload.put(self._root, *one, until), uploads)
         for content, place in places.items():
             content.place = place
         return Attempt(base, state, raw, accepted, ids)
@@ -357,64 +332,3 @@ class Committer:
                 self._send(attempt, leader)
             else:
                 self._doubt = None  # dead for good: its token never comes back
-
-    # -- uploads ------------------------------------------------------------------------------------------------
-
-    def _upload(self, ticket: Ticket) -> None:
-        """Upload larger contents before anything else; the last pack is left to a commit that makes one anyway."""
-        known = self._root.known()
-        seq, floor = (0, 0) if known is None else (known.state.seq, known.state.floor)
-        todo = [c for c in ticket.change.contents() if c.place is None or _state.seq_of(c.place[0]) < floor]
-        packs = list(_packs(todo))
-        change = ticket.change
-        full = known is not None and len(known.state.delta) + len(change.writes) > _state.MAX_ENTRIES
-        if packs and (full or change.flush):
-            for content in packs.pop():
-                content.place = None
-        try:
-            self._root.source.at_once(lambda contents: self._upload_pack(contents, seq, ticket.until), packs)
-        except (OSError, RequestError) as error:
-            message = f"nothing was changed: the contents could not be uploaded: {error}"
-            raise CommitError(message, path=self._root.shown) from error
-
-    def _upload_pack(self, contents: list[Content], seq: int, until: float) -> None:
-        name = _state.new_name(seq)
-        size = sum(content.size for content in contents)
-
-        def pieces() -> Iterator[bytes]:
-            for content in contents:
-                yield from content.chunks()
-
-        self._put(f"pack/{name}", pieces if size > 2 * PACK else b"".join(pieces()), until)
-        offset = 0
-        for content in contents:
-            content.place = name, offset
-            offset += content.size
-
-    def _put(self, key: str, body: Body, until: float) -> None:
-        """PUT an object under its own name, again until it is there: the same bytes each time."""
-        backoff = Backoff(self._root.source.clock, until)
-        while True:
-            try:
-                self._root.within(until, lambda: self._root.source.requests.put(key, body))
-                return
-            except Denied as error:
-                raise os_error(self._root.shown, error) from error.cause
-            except RequestError as error:
-                if self._root.source.clock.now() >= until:
-                    raise os_error(self._root.shown, error) from error.cause
-                self._root.note(error)
-                backoff.pause(throttled=getattr(error, "throttled", False))
-
-
-def _packs(contents: list[Content]) -> Iterator[list[Content]]:
-    pack: list[Content] = []
-    size = 0
-    for content in contents:
-        pack.append(content)
-        size += content.size
-        if size >= PACK:
-            yield pack
-            pack, size = [], 0
-    if pack:
-        yield pack

@@ -13,7 +13,8 @@ from txfiles.errors import RecoveryError, UnsupportedFilesystemError
 from txfiles.objects import settle
 from txfiles.objects import state as _state
 from txfiles.objects.change import Change
-from txfiles.objects.commit import Committer, Known
+from txfiles.objects.commit import Committer
+from txfiles.objects.keeper import Known
 from txfiles.objects.probe import formed, probe
 from txfiles.objects.read import Reading, Source
 from txfiles.objects.requests import Failed, Missing, Raced, RequestError, Unchanged
