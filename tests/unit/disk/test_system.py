@@ -221,7 +221,7 @@ def test_mount_id_tells_a_bind_mount_of_the_same_file_system(
 
 def test_a_number_comes_back_and_a_time_of_birth_does_not(tmp_path: Path) -> None:
     fs = system.KernelFS()
-    seen = set()
+    seen: set[int] = set()
     at = fs.open_dir(None, bytes(tmp_path))
     try:
         while len(seen) < 3:  # a clock tick apart
