@@ -199,18 +199,22 @@ class Reading:
     def listing(self, path: bytes) -> dict[bytes, str]:
         """The names in a directory and their kinds, sorted; whole subtrees are passed over."""
         prefix = path + b"/" if path else b""
-        found: dict[bytes, str] = {}
-        start: bytes | None = prefix
-        while start is not None:
-            entries, start = self.scan(start), None
-            for key, entry in entries:
-                if not key.startswith(prefix):
-                    break
-                name, slash, _ = key[len(prefix) :].partition(b"/")
-                found[name] = "dir" if slash or not entry.is_file else "file"
-                if slash:
-                    start = prefix + name + b"0"  # what comes after the slash
-                    break
+        found = tree.names(self, self.state.root, prefix)
+        keys, deleted = self.state.delta_keys, set()
+        for at in range(bisect_left(keys, prefix), len(keys)):
+            if not keys[at].startswith(prefix):
+                break
+            name, entry = tree.name_in(keys[at], prefix, self.state.delta[keys[at]])
+            if entry is None:
+                deleted.add(name)
+            else:
+                found[name] = entry
+        for name in deleted:  # or a part of what is there
+            now = self.find(prefix + name)
+            if now is None:
+                found.pop(name, None)
+            else:
+                found[name] = now.kind
         return dict(sorted(found.items()))
 
     def file_above(self, path: bytes) -> bytes | None:

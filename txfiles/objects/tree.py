@@ -23,6 +23,7 @@ LEAF = 128  # entries at most: about 8 kB compressed
 INNER = 320  # children at most: three levels hold ten million files
 RAW = 128 << 10  # bytes of names in a node at most
 _AHEAD = 16  # nodes
+_BATCH = 512  # nodes that are asked for at once
 _SPARSE = 4  # a node with less than this part of what it could hold is joined with its neighbour
 
 
@@ -145,6 +146,48 @@ def scan(nodes: Nodes, root: Ref | None, start: bytes) -> Iterator[tuple[bytes, 
             at = bisect_left(node.keys, start)
             yield from zip(node.keys[at:], node.entries[at:], strict=True)
             ahead = min(_AHEAD, 2 * ahead)
+
+
+def names(nodes: Nodes, root: Ref | None, prefix: bytes) -> dict[bytes, str]:
+    """The names directly below a prefix, which is empty or ends with a slash, and their kinds.
+
+    Where all that a node has is in one directory, the node is not read.
+    """
+    found: dict[bytes, str] = {}
+    end = prefix[:-1] + b"0" if prefix else None  # what comes after the slash
+    level: list[tuple[Ref, bytes, bytes | None]] = [] if root is None else [(root, b"", None)]
+    while level:
+        below: list[tuple[Ref, bytes, bytes | None]] = []
+        for start in range(0, len(level), _BATCH):
+            batch = level[start : start + _BATCH]
+            for (_, low, high), node in zip(batch, nodes.load_many([ref for ref, _, _ in batch]), strict=True):
+                if isinstance(node, Inner):
+                    lows = [low, *node.keys[1:]]
+                    below += zip(node.refs, lows, [*lows[1:], high], strict=True)
+                else:
+                    for at in range(bisect_left(node.keys, prefix), len(node.keys)):
+                        if not node.keys[at].startswith(prefix):
+                            break
+                        name, kind = name_in(node.keys[at], prefix, node.entries[at])
+                        found[name] = kind or ""
+        level = []
+        for ref, low, high in below:
+            if (high is not None and high <= prefix) or (end is not None and low >= end):
+                continue
+            name, slash, _ = low[len(prefix) :].partition(b"/")
+            if slash and low.startswith(prefix) and high is not None and high.startswith(prefix + name + slash):
+                found[name] = "dir"
+            else:
+                level.append((ref, low, high))
+    return found
+
+
+def name_in(path: bytes, prefix: bytes, entry: Entry | None) -> tuple[bytes, str | None]:
+    """The name below a prefix that a path begins with, and its kind; `None` for an entry that is none."""
+    name, slash, _ = path[len(prefix) :].partition(b"/")
+    if entry is None:
+        return name, None
+    return name, "dir" if slash or not entry.is_file else "file"
 
 
 def walk(nodes: Nodes, root: Ref | None, newest: int | None = None) -> Iterator[tuple[Ref, Node, bytes]]:
