@@ -9,6 +9,7 @@ TYPE_CHECKING = False  # as type checkers know it; importing typing takes longer
 if TYPE_CHECKING:
     from txfiles import errors
     from txfiles._calls.content import Data
+    from txfiles._calls.settings import Links
     from txfiles._commit.recover import OnConflict
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
@@ -35,6 +36,7 @@ __all__ = [
     "FileStore",
     "FileTransaction",
     "JsonDocuments",
+    "Links",
     "OnConflict",
     "RecoveryReport",
     "Snapshot",
@@ -58,6 +60,7 @@ _MODULES = {
     "FileStore": "store",
     "FileTransaction": "transaction",
     "JsonDocuments": "documents",
+    "Links": "_calls.settings",
     "OnConflict": "_commit.recover",
     "RecoveryReport": "recovery",
     "Snapshot": "snapshot",

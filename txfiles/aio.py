@@ -20,7 +20,7 @@ from txfiles._asyncio.file import AsyncFile
 from txfiles._asyncio.snapshot import AsyncSnapshot
 from txfiles._asyncio.tasks import Turn, run, this_task, turn_at
 from txfiles._asyncio.worker import Job, Worker
-from txfiles._calls.settings import UNSET, HasRoot, check_settings, is_far
+from txfiles._calls.settings import UNSET, HasRoot, check_links, check_settings, is_far
 from txfiles._disk import system
 from txfiles._format import json, paths
 from txfiles.errors import ConflictError, LockTimeoutError, Outcome, TransactionClosedError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from txfiles._calls.opening import BinaryMode, TextMode
     from txfiles._calls.plan import Plan
     from txfiles._calls.session import Callback
-    from txfiles._calls.settings import Unset
+    from txfiles._calls.settings import Links, Unset
     from txfiles._commit.home import Home
     from txfiles._disk.lock import Lock, Owner
     from txfiles._format.journal import Durability
@@ -63,8 +63,9 @@ class ServedTransaction(FileTransaction):
         durability: Durability,
         timeout: float | None,
         create: bool,
+        links: Links = "refuse",
     ) -> None:
-        super().__init__(root, durability=durability, timeout=timeout, create=create)
+        super().__init__(root, durability=durability, timeout=timeout, create=create, links=links)
         self._owner = owner
         self._checks.extend(checks)
         self._stopped = False
@@ -126,10 +127,12 @@ class AsyncFileTransaction:
         durability: Durability = "full",
         timeout: float | None = 10.0,
         create: bool = False,
+        links: Links = "refuse",
     ) -> None:
         """The arguments are those of `FileTransaction`. Nothing is opened, locked or made before `begin`."""
         self._worker: Worker[ServedTransaction] | None = None  # first, for __del__
         check_settings(durability, timeout)
+        check_links(links, root)
         place: str | HasRoot
         if is_far(root):
             self._root, place = str(root.root if isinstance(root, HasRoot) else root).partition("?")[0], cast(Any, root)
@@ -140,7 +143,7 @@ class AsyncFileTransaction:
             self._turn_at = self._root
         self._timeout = timeout
         self._checks: list[Callable[[Tree], None]] = []  # as in `FileTransaction`
-        self._make = partial(ServedTransaction, place, durability=durability, create=create)
+        self._make = partial(ServedTransaction, place, durability=durability, create=create, links=links)
         self._turn: Turn | None = None
         self._tx: ServedTransaction | None = None
         self._savepoints: list[Owner] = []  # the tasks that are in them

@@ -13,7 +13,7 @@ from txfiles.documents import Documents, tell_moved
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from txfiles._calls.settings import HasRoot
+    from txfiles._calls.settings import HasRoot, Links
     from txfiles._documents.document import AnyCodec
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
@@ -50,9 +50,12 @@ class AsyncDocuments:
         durability: Durability = "full",
         timeout: float | None = 10.0,
         create: bool = False,
+        links: Links = "refuse",
     ) -> None:
         """The arguments are those of `Documents`."""
-        self._documents = Documents(root, documents, codec=codec, durability=durability, timeout=timeout, create=create)
+        self._documents = Documents(
+            root, documents, codec=codec, durability=durability, timeout=timeout, create=create, links=links
+        )
         self._family = self._documents._family
 
     def __repr__(self) -> str:

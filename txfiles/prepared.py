@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from txfiles._calls.settings import check_settings
+from txfiles._calls.settings import check_links, check_settings
 from txfiles._commit import inventory, two_phase
 from txfiles._commit.home import Home, locate
 from txfiles._commit.recover import recover_locked
@@ -19,6 +19,7 @@ from txfiles.transaction import is_empty_id
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from txfiles._calls.settings import Links
     from txfiles._commit.inventory import Pending
     from txfiles._commit.recover import OnConflict
     from txfiles._format.paths import AnyPath
@@ -34,6 +35,7 @@ def commit_prepared(
     *,
     timeout: float | None = 10.0,
     on_conflict: Literal["raise", "keep-theirs", "roll-forward"] = "raise",
+    links: Links = "refuse",
 ) -> None:
     """Commit what `FileTransaction.prepare` prepared in `root`, in this process or in one that has died since.
 
@@ -45,6 +47,7 @@ def commit_prepared(
         timeout: seconds to wait for a writer that is at work, such as the transaction that has just prepared.
         on_conflict: what to do about files that somebody else changed since: `"raise"`, `"keep-theirs"` (commit the
             rest), `"roll-forward"` (overwrite theirs).
+        links: `"follow"` where it was prepared with that.
 
     Raises `TransactionClosedError` when no such transaction is prepared: it was rolled back, committed before others,
     or never prepared. `RecoveryConflictError`, `RecoveryError` and `LockTimeoutError`: it still waits.
@@ -58,7 +61,7 @@ def commit_prepared(
     """
     if on_conflict not in _DECISIONS:
         raise ValueError(f"on_conflict is one of {', '.join(_DECISIONS)}, not {on_conflict!r}")
-    with HeldBack(), _opened(root, transaction_id, timeout) as home:
+    with HeldBack(), _opened(root, transaction_id, timeout, check_links(links)) as home:
         if home is None:
             return
         waiting = _find(home, transaction_id, on_conflict)
@@ -69,14 +72,16 @@ def commit_prepared(
             raise _unknown(root, transaction_id)
 
 
-def rollback_prepared(root: AnyPath, transaction_id: str, *, timeout: float | None = 10.0) -> None:
+def rollback_prepared(
+    root: AnyPath, transaction_id: str, *, timeout: float | None = 10.0, links: Links = "refuse"
+) -> None:
     """Forget what `FileTransaction.prepare` prepared in `root`; its files are as they were.
 
     The arguments are those of `commit_prepared`. Raises `TransactionClosedError` when no such transaction is prepared,
     also when it was rolled back before; `LockTimeoutError`, `RecoveryError` and its kinds: it still waits.
     `CommitOutcomeUnknownError`: nothing was changed, but after a power loss it may wait again.
     """
-    with HeldBack(), _opened(root, transaction_id, timeout) as home:
+    with HeldBack(), _opened(root, transaction_id, timeout, check_links(links)) as home:
         if home is None:
             return
         waiting = _find(home, transaction_id, "raise")
@@ -91,7 +96,7 @@ def rollback_prepared(root: AnyPath, transaction_id: str, *, timeout: float | No
 
 
 @contextmanager
-def _opened(root: AnyPath, transaction_id: str, timeout: float | None) -> Iterator[Home | None]:
+def _opened(root: AnyPath, transaction_id: str, timeout: float | None, follow: bool) -> Iterator[Home | None]:
     """The root, locked; `None` for the id of a transaction that changed nothing, of which there is nothing to find."""
     check_settings("full", timeout)
     if not isinstance(transaction_id, str):
@@ -101,7 +106,7 @@ def _opened(root: AnyPath, transaction_id: str, timeout: float | None) -> Iterat
     if is_empty_id(transaction_id):
         yield None
         return
-    home = Home.find(fs, located)
+    home = Home.find(fs, located, follow=follow)
     if home is None:
         raise _unknown(root, transaction_id)
     with home:

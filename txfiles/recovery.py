@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from txfiles._calls.settings import HasRoot, check_settings, is_far
+from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far
 from txfiles._commit import inventory
 from txfiles._commit.evidence import Evidence
 from txfiles._commit.home import Home, locate
@@ -24,7 +24,7 @@ from txfiles._format import layout, paths
 from txfiles.errors import JournalVersionError, RecoveryError
 
 if TYPE_CHECKING:
-    from txfiles._disk.system import FileSystem
+    from txfiles._calls.settings import Links
     from txfiles._format.paths import AnyPath
     from txfiles.objects.engine import Facts
 
@@ -115,6 +115,7 @@ def recover(
     *,
     timeout: float | None = 10.0,
     on_conflict: OnConflict = "raise",
+    links: Links = "refuse",
 ) -> RecoveryReport:
     """Finish or undo what a crash left in `root`, and say what was done. For the start of an application.
 
@@ -128,6 +129,7 @@ def recover(
         timeout: seconds to wait for a writer that is at work.
         on_conflict: what to do about files that somebody else changed since the crash: `"raise"`, `"keep-theirs"`
             (finish the rest), `"roll-forward"` (overwrite theirs), `"roll-back"` (undo the rest, keep theirs).
+        links: `"follow"` where transactions were made with it; else one that left the root raises `RecoveryError`.
 
     Raises `RecoveryConflictError`, `JournalCorruptError` and `JournalVersionError` with nothing changed,
     `RecoveryError` when something needed is missing, `LockTimeoutError`, and `OSError` where the disk does not answer.
@@ -135,6 +137,7 @@ def recover(
     check_settings("full", timeout)
     if on_conflict not in _DECISIONS:
         raise ValueError(f"on_conflict is one of {', '.join(_DECISIONS)}, not {on_conflict!r}")
+    follow = check_links(links, root)
     if is_far(root):
         from txfiles.objects.far import far_of
 
@@ -145,11 +148,11 @@ def recover(
     if transaction_id is not None:
         raise ValueError("the outcome of one transaction can be asked for on object storage only")
     with HeldBack():
-        return _recover(system.current(), root, timeout, on_conflict)
+        home = Home.find(system.current(), _path(root), follow=follow)
+        return _recover(home, timeout, on_conflict)
 
 
-def _recover(fs: FileSystem, root: AnyPath | HasRoot, timeout: float | None, on_conflict: OnConflict) -> RecoveryReport:
-    home = Home.find(fs, _path(root))
+def _recover(home: Home | None, timeout: float | None, on_conflict: OnConflict) -> RecoveryReport:
     if home is None:
         return RecoveryReport()
     with home:
@@ -177,20 +180,19 @@ def _path(root: AnyPath | HasRoot) -> bytes:
     return locate(system.current(), root.root if isinstance(root, HasRoot) else root)
 
 
-def verify(root: AnyPath | HasRoot) -> Findings:
+def verify(root: AnyPath | HasRoot, *, links: Links = "refuse") -> Findings:
     """Look for damage in the private directory of `root`. Changes nothing.
 
     Reads every journal and, for those that a recovery would roll forward or undo, everything that they need. What is
-    merely pending is sound. On object storage it asks the store whether it keeps its conditions, and reads every object
-    that the current state or a tag refers to.
+    merely pending is sound; a change out of the root is looked at with `links="follow"` only. On object storage it asks
+    the store whether it keeps its conditions, and reads every object that the current state or a tag refers to.
     """
     if is_far(root):
         from txfiles.objects.engine import problems
         from txfiles.objects.far import far_of
 
         return Findings(problems(far_of(root).open()))
-    fs = system.current()
-    home = Home.find(fs, _path(root))
+    home = Home.find(system.current(), _path(root), follow=check_links(links))
     if home is None:
         return Findings()
     before = None
@@ -218,6 +220,9 @@ def _examine(home: Home) -> Findings:
                 problems.append(str(pending.error))
             continue
         evidence = Evidence(home, pending.journal, same_tree=pending.same_tree)
+        if not home.follows(pending.journal):
+            conflicts.append(str(home.unfollowed(pending.journal)))
+            continue
         try:
             if pending.state == "aborting":
                 others = evidence.conflicts_undo()

@@ -88,6 +88,7 @@ class Snapshot:
         *,
         durable: bool,
         create: bool,
+        links_out: bool = False,
         far: Callable[[], FarReader] | None = None,
     ) -> None:
         """For `FileStore.snapshot`. Nothing is read before it is entered. Raises `InvalidPathError`."""
@@ -101,6 +102,7 @@ class Snapshot:
         self._timeout = timeout
         self._durable = durable
         self._create = create
+        self._links_out = links_out
         self._of_nothing = False  # the root is still to be made
         self._pinned: dict[bytes, _File | None] = {}
         self._answers: dict[tuple[str, bytes], object] = {}
@@ -148,7 +150,7 @@ class Snapshot:
         elif self._of_nothing:
             reader = Nothing(self._fs, self._root)
         else:
-            reader = Reader(self._fs, self._root, self._timeout, durable=self._durable)
+            reader = Reader(self._fs, self._root, self._timeout, durable=self._durable, links_out=self._links_out)
         try:
             with HeldBack(), paths.Naming(self._root):
                 files = reader.begin(self._pins, follow=not self._names)

@@ -7,10 +7,10 @@ import random
 import time
 from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypedDict, TypeVar
 
 from txfiles import recovery
-from txfiles._calls.settings import HasRoot, check_settings, is_far
+from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far
 from txfiles._commit.home import is_missing, locate
 from txfiles._commit.recover import RecoveryReport
 from txfiles._disk import system
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
     from txfiles._asyncio.snapshot import Reads
+    from txfiles._calls.settings import Links
     from txfiles._commit.recover import OnConflict
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
@@ -50,6 +51,13 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
+class _How(TypedDict):
+    """What all transactions of a store have in common."""
+
+    durability: Durability
+    links: Links
+
+
 class FileStore:
     """A root directory and the settings of its transactions. Cheap to make, safe to share between threads.
 
@@ -63,9 +71,12 @@ class FileStore:
         durability: Durability = "full",
         timeout: float | None = 10.0,
         create: bool = False,
+        links: Links = "refuse",
     ) -> None:
         """The arguments are those of `FileTransaction`. Nothing is opened or made yet."""
         check_settings(durability, timeout)
+        check_links(links, root)
+        self._links: Links = links
         self._far: Far | None = None
         if is_far(root):
             from txfiles.objects.far import far_of
@@ -98,6 +109,7 @@ class FileStore:
         check_settings(durability, timeout)
         made._far = Far(f"{type(store).__name__}/{prefix.strip('/')}", store, prefix)
         made._root, made._durability, made._timeout, made._create = made._far.shown, durability, timeout, create
+        made._links = "refuse"
         return made
 
     def __repr__(self) -> str:
@@ -122,7 +134,7 @@ class FileStore:
         ...     tx.write_json("a.json", value)
         """
         create = self._create and (base is None or base._of_nothing)
-        tx = FileTransaction(self._place, durability=self._durability, timeout=self._timeout, create=create)
+        tx = FileTransaction(self._place, timeout=self._timeout, create=create, **self._how)
         if base is not None:
             tx._checks.append(self._require_mine(base)._require_unchanged)
         return tx
@@ -151,7 +163,8 @@ class FileStore:
         far = None if self._far is None else partial(self._far_reader, self._far, tag)
         if far is None and tag is not None:
             raise _no_tags(self._root)
-        return Snapshot(fs, root, names, self._timeout, durable=durable, create=self._create, far=far)
+        out = self._links == "follow"
+        return Snapshot(fs, root, names, self._timeout, durable=durable, create=self._create, links_out=out, far=far)
 
     def _far_reader(self, far: Far, tag: str | None) -> FarReader:
         from txfiles.objects.engine import state_of_tag
@@ -206,14 +219,18 @@ class FileStore:
     def _update_in_group(self, change: Callable[[FileTransaction], T]) -> T:
         from txfiles._groups.threads import gathering_of
 
-        make = partial(FileTransaction, self._place, durability=self._durability, create=self._create)
+        make = partial(FileTransaction, self._place, create=self._create, **self._how)
         gathering = gathering_of(self._settings, lambda left: make(timeout=left), self._root, self._timeout)
         return gathering.run(partial(called, change))
 
     @property
     def _settings(self) -> tuple[object, ...]:
         place = self._root if self._far is None else self._far.key
-        return place, self._durability, self._timeout, self._create
+        return place, self._durability, self._timeout, self._create, self._links
+
+    @property
+    def _how(self) -> _How:
+        return {"durability": self._durability, "links": self._links}
 
     def state_version(self) -> str:
         """The version of the committed state: an opaque string that changes with every commit, and with nothing else.
@@ -329,7 +346,7 @@ class FileStore:
         from txfiles.aio import AsyncFileTransaction
 
         create = self._create and (base is None or base._snapshot._of_nothing)
-        tx = AsyncFileTransaction(self._place, durability=self._durability, timeout=self._timeout, create=create)
+        tx = AsyncFileTransaction(self._place, timeout=self._timeout, create=create, **self._how)
         if base is not None:
             tx._checks.append(self._require_mine(base._snapshot)._require_unchanged)
         return tx
@@ -359,7 +376,7 @@ class FileStore:
 
         from txfiles._groups.tasks import gathering_of
 
-        make = partial(AsyncFileTransaction, self._place, durability=self._durability, create=self._create)
+        make = partial(AsyncFileTransaction, self._place, create=self._create, **self._how)
         gathering = gathering_of(self._settings, lambda left: make(timeout=left), self._root, self._timeout)
         return await update(lambda: gathering.run(change), _pauses(retries))
 
@@ -374,7 +391,9 @@ class FileStore:
         """`txfiles.recover` on this root, with this store's timeout; a root that `create` is to make is clean."""
         if self._is_missing():
             return RecoveryReport()
-        return recovery.recover(self._place, transaction_id, timeout=self._timeout, on_conflict=on_conflict)
+        return recovery.recover(
+            self._place, transaction_id, timeout=self._timeout, on_conflict=on_conflict, links=self._links
+        )
 
     def status(self) -> recovery.StoreStatus:
         """`txfiles.status` of this root; one that `create` is to make is clean."""

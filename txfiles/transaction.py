@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self, overload
 from weakref import ref
 
 from txfiles._calls.changing import Changing
-from txfiles._calls.settings import HasRoot, check_settings, is_far
+from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far
 from txfiles._commit import two_phase
 from txfiles._commit.home import Home, locate
 from txfiles._commit.inventory import read_head
@@ -33,6 +33,7 @@ from txfiles.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from txfiles._calls.settings import Links
     from txfiles._format.journal import Durability, Journal
     from txfiles._format.paths import AnyPath
     from txfiles._tree.tree import Tree
@@ -110,6 +111,7 @@ class FileTransaction(Changing):
         durability: Durability = "full",
         timeout: float | None = 10.0,
         create: bool = False,
+        links: Links = "refuse",
     ) -> None:
         """Nothing is opened, locked or made before `begin`. Raises `ValueError` for a setting that is none.
 
@@ -120,8 +122,12 @@ class FileTransaction(Changing):
                 against the death of the process only.
             timeout: seconds to wait for other writers of the root; `None` for ever, `0` not at all.
             create: make the root when it is missing.
+            links: with `"follow"` symbolic links that lead out of the root are followed, to files of the same mount,
+                where nobody else may write the private directory, see docs/links.md; with `"refuse"` they raise
+                `InvalidPathError`.
         """
         check_settings(durability, timeout)
+        self._links_out = check_links(links, root)
         self._far: Far | None = None
         if is_far(root):
             from txfiles.objects.far import far_of
@@ -167,7 +173,7 @@ class FileTransaction(Changing):
 
     def _open(self, deadline: float | None) -> str | None:
         with paths.Naming(self._root), paths.Below(self._root):
-            home = Home.open(self._fs, self._root, create=self._create)
+            home = Home.open(self._fs, self._root, create=self._create, follow=self._links_out)
             try:
                 waiting = self._enter(home, deadline)
                 if waiting is None:

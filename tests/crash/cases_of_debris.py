@@ -153,7 +153,7 @@ CASES = {
         case(
             "journal-newer",
             dying(WRITES, "rename", 3),
-            edited(".committed", lambda raw: raw.replace(b"journal 2", b"journal 3", 1)),
+            edited(".committed", lambda raw: raw.replace(b"journal 2", b"journal 4", 1)),
             refused(JournalVersionError),
         ),
         case(

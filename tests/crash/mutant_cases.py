@@ -5,6 +5,12 @@ Each stands for a check of recovery that nothing else would miss. See `steps` an
 
 from __future__ import annotations
 
-from tests.crash import cases_of_commits, cases_of_debris, cases_of_others, cases_of_versions
+from tests.crash import cases_of_commits, cases_of_debris, cases_of_links, cases_of_others, cases_of_versions
 
-CASES = {**cases_of_commits.CASES, **cases_of_others.CASES, **cases_of_debris.CASES, **cases_of_versions.CASES}
+CASES = {
+    **cases_of_commits.CASES,
+    **cases_of_others.CASES,
+    **cases_of_debris.CASES,
+    **cases_of_versions.CASES,
+    **cases_of_links.CASES,
+}

@@ -55,7 +55,7 @@ PLAIN = {"n": 3, "f": 0.5, "a": [0, 1, 2], "d": "1.10", "p": "x/y"}
 
 def test_n32_numpy_decimal_and_path_by_the_default_hook(root: Path) -> None:
     with FileTransaction(root) as tx:
-        with pytest.raises(DocumentError, match="not JSON serializable"):
+        with pytest.raises(DocumentError, match=r"not JSON serializable: [a-z.]+64$"):
             tx.write_json("a.json", VALUE)
         tx.write_json("a.json", VALUE, default=plain)
     assert json.loads((root / "a.json").read_bytes()) == PLAIN

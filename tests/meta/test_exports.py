@@ -68,9 +68,9 @@ def test_every_constructor_has_a_docstring(name: str) -> None:
 
 
 def test_the_types_of_arguments_are_exported_and_importing_them_is_cheap() -> None:
-    for name in ("AnyPath", "Data", "Durability", "OnConflict", "RecoveryReport"):
+    for name in ("AnyPath", "Data", "Durability", "Links", "OnConflict", "RecoveryReport"):
         assert name in EXPORTS
-    code = "import sys; from txfiles import AnyPath, Data, Durability; print(*sys.modules)"
+    code = "import sys; from txfiles import AnyPath, Data, Durability, Links; print(*sys.modules)"
     done = run_python(code)
     assert {name for name in _HEAVY if name in done.stdout.split()} <= {"orjson"}  # with what a journal is made of
 

@@ -84,7 +84,7 @@ LAYERS = """
     _tree.streams
     _tree.tokens  _tree.view
     _tree.tree
-    _tree.borders
+    _tree.borders  _tree.exits
 
     _disk.lock  _disk.metadata
     _disk.lockfile  _disk.pace

@@ -21,8 +21,10 @@ def version() -> int:
     return max(int(ctypes.CDLL(None).syscall(_CREATE_RULESET, None, 0, _VERSION)), 0)
 
 
-def confine(path: str | os.PathLike[str], *, refer: bool) -> None:
-    """Everything is allowed below `path`, with or without the right to refer; elsewhere only reading is."""
+def confine(path: str | os.PathLike[str], *beside: str | os.PathLike[str], refer: bool) -> None:
+    """Everything is allowed below `path`, with or without the right to refer, and below what is `beside` it, without;
+    elsewhere only reading is.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
 
     def call(*arguments: object) -> int:
@@ -32,7 +34,9 @@ def confine(path: str | os.PathLike[str], *, refer: bool) -> None:
         return done
 
     rules = call(_CREATE_RULESET, ctypes.byref(ctypes.c_uint64(_ALL)), 8, 0)
-    for folder, rights in ((path, _ALL if refer else _ALL & ~_REFER), ("/", _EXECUTE | _READ_FILE | _READ_DIR)):
+    unreferred = _ALL & ~_REFER
+    allowed = [(path, _ALL if refer else unreferred), *((one, unreferred) for one in beside)]
+    for folder, rights in (*allowed, ("/", _EXECUTE | _READ_FILE | _READ_DIR)):
         fd = os.open(folder, os.O_PATH)
         call(_ADD_RULE, rules, _PATH_BENEATH, ctypes.byref(_PathBeneath(rights, fd)), 0)
         os.close(fd)

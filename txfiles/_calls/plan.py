@@ -36,7 +36,7 @@ class Plan(tuple[Change, ...]):
 
 
 def change_of(op: Operation) -> Change:
-    path = paths.decode(op.path)
+    path = paths.decode(op.name)
     if op.kind != "write":
         return Change(op.kind, path)
     assert op.new is not None

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
+from txfiles.errors import UnsupportedFilesystemError
+
+Links = Literal["refuse", "follow"]
 _AGES = 1e12  # seconds; more than clocks can add
 
 
@@ -36,6 +39,15 @@ class Unset:
 
 
 UNSET = Unset()
+
+
+def check_links(links: str, root: object = None) -> bool:
+    """Whether links out of the root are followed. Raises `ValueError`; `UnsupportedFilesystemError` for a store."""
+    if links not in ("refuse", "follow"):
+        raise ValueError(f'links is "refuse" or "follow", not {links!r}')
+    if links == "follow" and is_far(root):
+        raise UnsupportedFilesystemError("object storage has no links that could be followed")
+    return links == "follow"
 
 
 def check_settings(durability: str, timeout: float | None) -> None:

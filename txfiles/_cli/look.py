@@ -56,7 +56,8 @@ def run_recover(options: argparse.Namespace) -> Answer:
         return Answer(code, {"dry_run": True, **found}, ["would recover:" if code else "nothing to recover", *lines])
     if options.id is not None and not is_far(options.dir):
         options.parser.error("--id is for roots on object storage")
-    report = recover(options.dir, options.id, timeout=options.timeout, on_conflict=options.decision)
+    how = {"timeout": options.timeout, "links": options.out}
+    report = recover(options.dir, options.id, on_conflict=options.decision, **how)
     lines = [] if report.outcome is None else [f"{options.id}: {_OUTCOMES[report.outcome]}"]
     for word, transactions in (
         ("finished", report.rolled_forward),
@@ -76,10 +77,11 @@ def run_recover(options: argparse.Namespace) -> Answer:
 
 def run_decide(options: argparse.Namespace) -> Answer:
     """The second phase of a prepared transaction."""
+    how = {"timeout": options.timeout, "links": options.out}
     if options.commit:
-        commit_prepared(options.dir, options.id, timeout=options.timeout, on_conflict=options.decision)
+        commit_prepared(options.dir, options.id, on_conflict=options.decision, **how)
     else:
-        rollback_prepared(options.dir, options.id, timeout=options.timeout)
+        rollback_prepared(options.dir, options.id, **how)
     done = "committed" if options.commit else "rolled back"
     return Answer(DONE, {"transaction_id": options.id, "decision": done}, [f"{done} {options.id}"])
 
@@ -88,7 +90,7 @@ def run_verify(options: argparse.Namespace) -> Answer:
     """Read the private directory and every journal in it; change nothing."""
     if not status(options.dir).is_root:
         return _no_root(options, {"sound": True, "is_root": False})
-    found, pending = verify(options.dir), []
+    found, pending = verify(options.dir, links=options.out), []
     if not found.damaged:
         now = status(options.dir)
         pending = [f"{one.state} {one.transaction_id}: {some(one.paths)}" for one in now.pending]

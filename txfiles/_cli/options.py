@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     command = _command(commands, "recover", look.run_recover, "finish or undo what a crash left in DIR")
     command.add_argument("dir", metavar="DIR")
     _timeout(command)
+    _follow_links(command)
     command.add_argument("--dry-run", action="store_true", help="say what is pending and change nothing")
     command.add_argument(
         "--id", metavar="ID", help="on object storage: whether this transaction was committed, for good"
@@ -74,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     which.add_argument("--commit", action="store_true", help="make its changes")
     which.add_argument("--rollback", action="store_true", help="forget them")
     _timeout(command)
+    _follow_links(command)
     _on_conflict(
         command,
         {
@@ -86,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
         commands, "verify", look.run_verify, "check the private directory and the journals of DIR; read-only"
     )
     command.add_argument("dir", metavar="DIR")
+    _follow_links(command)
 
     command = _command(commands, "put", put.run, "replace several files of DIR at once")
     command.add_argument("dir", metavar="DIR")
@@ -104,6 +107,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="LIST",
         help="read NAME and FILE from LIST (- for the standard input), a NUL after each of them",
     )
+    _follow_links(command)
     _writing(command)
 
     command = _command(commands, "sync", sync.run, "make the files of DIR equal to those of SRC, in one transaction")
@@ -183,6 +187,17 @@ def _on_conflict(command: argparse.ArgumentParser, choices: dict[str, str]) -> N
 def _timeout(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--timeout", type=_seconds, default=10.0, metavar="SECONDS", help="how long to wait for another writer (10)"
+    )
+
+
+def _follow_links(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--follow-links",
+        dest="out",
+        action="store_const",
+        const="follow",
+        default="refuse",
+        help="follow links that lead out of DIR, to files of the same mount",
     )
 
 

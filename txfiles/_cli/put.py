@@ -37,7 +37,13 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _put(options: argparse.Namespace, pairs: list[tuple[str, str]]) -> dict[str, int | None]:
     written: dict[str, int | None] = {}
-    tx = FileTransaction(options.dir, durability=options.durability, timeout=options.timeout, create=options.create)
+    tx = FileTransaction(
+        options.dir,
+        durability=options.durability,
+        timeout=options.timeout,
+        create=options.create,
+        links=options.out,
+    )
     with tx, Progress(hidden=options.json or options.quiet) as progress:
         progress.expect("copying", len(pairs), _total([_size(source) for _, source in pairs]))
         for name, source in pairs:
@@ -55,7 +61,7 @@ def _look_only(options: argparse.Namespace, pairs: list[tuple[str, str]]) -> dic
         paths.normalize(name)
     if options.create and not Path(options.dir).exists():
         return sizes
-    with FileStore(options.dir, timeout=options.timeout).snapshot() as snap:
+    with FileStore(options.dir, timeout=options.timeout, links=options.out).snapshot() as snap:
         for name in sizes:
             if snap.exists(name) and snap.version(name) is None:
                 raise IsADirectoryError(errno.EISDIR, "is a directory", name)

@@ -44,6 +44,7 @@ def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None)
         if op.old is not None and op.old.link is None and (head is None or not head.vouches_for_file(op.path, op.old))
     ]
     above = {paths.split(path)[0] for path, ino in journal.dirs if path and ino}
+    above.update(paths.split(link)[0] for one in journal.exits for link in one.links)
     jobs += [partial(_sync_directory, home, path) for path in sorted(above)]
     home.fs.run_all(jobs)
 
@@ -135,6 +136,11 @@ def _sync_directory(home: Home, path: bytes) -> Generator[Sync, None, None]:
         fd = home.tree.walk(path)
     except (FileNotFoundError, NotADirectoryError):
         return  # removed, by this transaction or by somebody else: its parent says so
+    except PermissionError:  # of a directory out of the root, where one may pass
+        if not paths.is_outside(path):
+            raise
+        yield home.fs.sync_file_system, home.private_fd
+        return
     try:
         yield from _sync_dir(home, fd)
     finally:

@@ -56,6 +56,11 @@ class Evidence:
         except FileNotFoundError:
             return None
 
+    def astray(self, op: Operation) -> bool:
+        """It went through a link out of the root that does not lead there any more, or not from this tree."""
+        found = self.journal.exit_of(op)
+        return found is not None and not (self.same_tree and self.home.tree.still_leads(found))
+
     @property
     def same_boot(self) -> bool:
         """The machine has run ever since the journal was written, so that no power loss has touched the tree."""
@@ -180,6 +185,10 @@ class Evidence:
         """
         return target is None and not self.same_boot and self.old(op) is not None
 
+    def lost_astray(self) -> list[Operation]:
+        """Files without a name that a link led to which leads elsewhere now."""
+        return [op for op in self.journal.ops if self.lost_its_name(op, self.target(op)) and self.astray(op)]
+
     # -- proof --------------------------------------------------------------------------------------------------
 
     def proves_commit(self) -> bool:
@@ -253,6 +262,8 @@ class Evidence:
         token, target = self.token(op), self.target(op)
         if self.took_a_directory(op):
             return True
+        if self.astray(op):
+            return self.is_to_go(op, target) if op.kind == "delete" else token is not None
         if op.kind == "delete":
             return self.is_to_go(op, target) and not self.is_old(op, target)
         if op.kind in ("write", "mkdir"):
@@ -286,7 +297,7 @@ class Evidence:
     def can_force(self, op: Operation) -> bool:
         """Whether one rename, or a new directory, can put the operation over what somebody else has there."""
         target = self.target(op)
-        if target is not None and stat.S_ISDIR(target.st_mode) != (op.kind == "mkdir"):
+        if self.astray(op) or (target is not None and stat.S_ISDIR(target.st_mode) != (op.kind == "mkdir")):
             return False
         for above in paths.ancestors(op.path)[1:]:
             found = self.home.tree.stat(above)
@@ -329,6 +340,8 @@ class Evidence:
 
     def _blocked_undo(self, op: Operation, coming: set[bytes], blocked: set[bytes]) -> bool:
         token, target = self.token(op), self.target(op)
+        if self.astray(op):
+            return True
         if op.kind == "write" and token is None:
             if op.old is None:
                 return target is not None and not self.is_new(op, target)

@@ -26,7 +26,7 @@ from txfiles.errors import (
 if TYPE_CHECKING:
     from txfiles._calls.progress import Progress
     from txfiles._disk.system import FileSystem, Stat
-    from txfiles._format.journal import Head
+    from txfiles._format.journal import Head, Journal
     from txfiles._format.paths import AnyPath
 
 _FORMAT = re.compile(rb"txfiles ([0-9]{1,9}) ([a-z]{1,32})\n")
@@ -55,12 +55,12 @@ def locate(fs: FileSystem, root: AnyPath) -> bytes:
 class Home:
     """What every step of the protocol works on. Owns its descriptors; `close()` frees them and the lock."""
 
-    def __init__(self, fs: FileSystem, root: bytes, root_fd: int, private_fd: int) -> None:
+    def __init__(self, fs: FileSystem, root: bytes, root_fd: int, private_fd: int, *, follow: bool = False) -> None:
         self.fs = fs
         self.root = root
         self.root_fd = root_fd
         self.private_fd = private_fd
-        self.tree = Tree(fs, root_fd, root)
+        self.tree = Tree(fs, root_fd, root, follow=follow)
         self.lock = make_lock(fs, private_fd, root)
         self.sync_failed = False
         self.progress: Progress | None = None  # of the commit, where somebody asked
@@ -68,8 +68,11 @@ class Home:
         self._private: tuple[int, int] | None = None
 
     @classmethod
-    def open(cls, fs: FileSystem, root: bytes, *, create: bool) -> Home:
-        """Open for writing; makes the private directory, and with `create` the root, where they are missing."""
+    def open(cls, fs: FileSystem, root: bytes, *, create: bool, follow: bool = False) -> Home:
+        """Open for writing; makes the private directory, and with `create` the root, where they are missing.
+
+        With `follow` links that lead out of the root are followed.
+        """
         try:
             root_fd = open_root(fs, root, " (create=True makes it)")
         except FileNotFoundError:
@@ -82,8 +85,9 @@ class Home:
         except BaseException:
             release(fs, root_fd)
             raise
-        home = cls(fs, root, root_fd, private_fd)
+        home = cls(fs, root, root_fd, private_fd, follow=follow)
         try:
+            home.require_to_follow()
             home.require_own_mount()
             home.require_no_sandbox()
         except BaseException:
@@ -92,7 +96,7 @@ class Home:
         return home
 
     @classmethod
-    def find(cls, fs: FileSystem, root: bytes) -> Home | None:
+    def find(cls, fs: FileSystem, root: bytes, *, follow: bool = False) -> Home | None:
         """Open what is there and make nothing; `None` when the root has no private directory."""
         root_fd = open_root(fs, root)
         try:
@@ -103,7 +107,13 @@ class Home:
         except BaseException:
             release(fs, root_fd)
             raise
-        return cls(fs, root, root_fd, private_fd)
+        home = cls(fs, root, root_fd, private_fd, follow=follow)
+        try:
+            home.require_to_follow()
+        except BaseException:
+            home.close()
+            raise
+        return home
 
     def __enter__(self) -> Self:
         return self
@@ -181,10 +191,45 @@ class Home:
             return found.st_dev, found.st_ino, found.st_mtime_ns
         return None
 
+    def require_to_follow(self) -> None:
+        """Links lead out of the root only where nobody but the caller can have said so to recovery."""
+        if self.tree.exits is None or self._private_is_the_callers_own():
+            return
+        private = self.fs.fstat(self.private_fd)
+        shown = paths.decode(paths.join(self.root, layout.PRIVATE))
+        mode = stat.S_IMODE(private.st_mode)
+        message = (
+            f'links="follow" is for who alone may write {shown!r}: it belongs to user {private.st_uid}, mode {mode:o}'
+        )
+        raise UnsupportedFilesystemError(message, path=shown)
+
+    def follows(self, journal: Journal) -> bool:
+        """Whether what it says of files out of the root counts: for who follows links, and wrote it. Nobody else looks
+        there.
+        """
+        return not journal.exits or (self.tree.exits is not None and self.is_the_callers_own())
+
+    def require_followed(self, journal: Journal) -> None:
+        if not self.follows(journal):
+            raise self.unfollowed(journal)
+
+    def unfollowed(self, journal: Journal) -> RecoveryError:
+        """What it means that they are not followed."""
+        shown = paths.some([repr(paths.decode(one.path)) for one in journal.exits])
+        message = (
+            f"transaction {journal.tid} of {paths.decode(self.root)!r} changes files out of the root, through {shown}:"
+            ' its owner can recover it with links="follow" (txfiles recover --follow-links); nothing was touched'
+        )
+        return RecoveryError(message, path=paths.decode(self.root), paths=tuple(journal.paths))
+
+    def _private_is_the_callers_own(self) -> bool:
+        private = self.fs.fstat(self.private_fd)
+        return private.st_uid == self.fs.ids()[0] and not private.st_mode & 0o022
+
     def is_the_callers_own(self) -> bool:
         """Whether nobody but the caller (and the superuser) can have written what is pending."""
-        private, uid = self.fs.fstat(self.private_fd), self.fs.ids()[0]
-        if private.st_uid != uid or private.st_mode & 0o022:
+        uid = self.fs.ids()[0]
+        if not self._private_is_the_callers_own():
             return False
         journals = [
             name for name in self.names() if layout.parse(name).kind not in ("permanent", "token", "old", "unknown")

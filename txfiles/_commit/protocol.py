@@ -66,7 +66,7 @@ from txfiles._disk.interrupts import give_way
 from txfiles._disk.system import NO_ROOM, write_all
 from txfiles._format import journal as codec
 from txfiles._format import layout, paths
-from txfiles._format.journal import Durability, Head, Journal, Operation
+from txfiles._format.journal import Durability, Exit, Head, Journal, Operation
 from txfiles._tree.borders import POSSIBLE
 from txfiles.errors import (
     CommitError,
@@ -78,7 +78,7 @@ from txfiles.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from txfiles._commit.home import Home
     from txfiles._disk.system import Stat
@@ -156,6 +156,7 @@ def _write_intent(
         made.append(name)
         home.hold(fd)
         ino = home.share(fd, mode).st_ino  # first: if root dies here, the owner of the directory has to recover
+        exits = staging.exits(operations)
         journal = Journal(
             tid=tokens.tid,
             seq=number,
@@ -164,8 +165,9 @@ def _write_intent(
             ino=ino,
             born=fs.born(fd),
             ops=tuple(_secure(home, staging, op) for op in operations),
-            dirs=_directories(home, operations),
+            dirs=_directories(home, operations, exits),
             two_phase=two_phase,
+            exits=exits,
         )
         raw = codec.encode(journal)
 
@@ -210,15 +212,18 @@ def _secure(home: Home, staging: Staging, op: Operation) -> Operation:
         return op
     old = tokens.link_old(home.tree, op)
     # `_replace` takes ten times as long
-    return Operation(op.number, op.kind, op.path, old, op.new, op.digest, op.meta, op.was)
+    return Operation(op.number, op.kind, op.path, old, op.new, op.digest, op.meta, op.was, op.via)
 
 
-def _directories(home: Home, operations: list[Operation]) -> tuple[tuple[bytes, int], ...]:
+def _directories(home: Home, operations: list[Operation], exits: Iterable[Exit]) -> tuple[tuple[bytes, int], ...]:
     involved = {paths.split(op.path)[0] for op in operations}
+    involved.update(paths.split(link)[0] for one in exits for link in one.links)
     involved.update(*map(paths.ancestors, involved))
     involved.update(op.path for op in operations if op.kind == "mkdir")
     out = []
     for path in sorted(involved):
+        if home.tree.is_above_root(path):
+            continue
         found = home.tree.stat(path)
         out.append((path, found.st_ino if found is not None and stat.S_ISDIR(found.st_mode) else 0))
     return tuple(out)
@@ -412,7 +417,8 @@ class Commit:
             return None
         cause.strerror = f"{cause.strerror}: {POSSIBLE}"
         with suppress(OSError):
-            return self.home.tree.explain_crossing(paths.encode(cause.filename))
+            path = paths.encode(cause.filename)
+            return self.home.tree.explain_crossing(paths.OUTSIDE + path if path.startswith(b"/") else path)
         return None
 
     def _fail_undo(self, error: Exception) -> None:

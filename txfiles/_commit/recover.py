@@ -140,11 +140,14 @@ def _recover_one(
     if pending.state == "prepared":
         report.waiting.append(done)
         return
+    home.require_followed(journal)
     evidence = Evidence(home, journal, same_tree=pending.same_tree)
     for earlier in pending.also:
         home.remove(layout.journal(journal.tid, earlier))  # both names of one rename (A1)
     state = pending.state
     if state == "intent" and not evidence.proves_commit():
+        if on_conflict == "raise" and (astray := evidence.lost_astray()):
+            raise conflict(astray)
         abandon(home, journal, same_tree=pending.same_tree)
         report.rolled_back.append(done)
         return
@@ -181,6 +184,8 @@ def judge(home: Home, pending: Pending, found: Inventory) -> Journal | None:
 
 
 def _is_whole(home: Home, pending: Pending, journal: Journal) -> bool:
+    if not home.follows(journal):
+        return True  # for all that may be seen
     evidence = Evidence(home, journal, same_tree=pending.same_tree)
     try:
         return not (evidence.conflicts_undo() if pending.state == "aborting" else evidence.conflicts_forward())
@@ -239,7 +244,7 @@ def _roll_forward(
         names = (layout.journal(journal.tid, "intent"), layout.journal(journal.tid, "committed"))
         home.fs.rename(home.private_fd, names[0], home.private_fd, names[1])
     # A directory may have been made anew since, by others or by a recovery that was killed: it has to be there to stay.
-    above = paths.above(op.path for op in journal.ops)
+    above = {path for path in paths.above(op.path for op in journal.ops) if not home.tree.is_above_root(path)}
     _sync(home, journal, lambda: sync_directories(home, above))
     try:
         apply(home, journal, skip, force, same_tree=same_tree)
@@ -275,7 +280,7 @@ def _sync(home: Home, journal: Journal, make_durable: Callable[[], None]) -> Non
 
 
 def conflict(conflicts: list[Operation], what: str = "decide with on_conflict") -> RecoveryConflictError:
-    changed = tuple(sorted({paths.decode(op.path) for op in conflicts}))
+    changed = tuple(sorted({paths.decode(op.name) for op in conflicts}))
     shown = paths.some([*map(repr, changed)])
     message = f"changed by somebody else since the crash: {shown}; nothing was touched, {what}"
     return RecoveryConflictError(message, paths=changed)

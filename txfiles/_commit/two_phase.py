@@ -69,6 +69,7 @@ def commit(home: Home, journal: Journal, on_conflict: OnConflict = "raise", *, s
     Raises `RecoveryConflictError` or `RecoveryError`, and it still waits; `CommitOutcomeUnknownError`, and it waits or
     recovery goes on with it; `SettleError`. An interrupt, when all is done.
     """
+    home.require_followed(journal)
     home.tree.close()  # look afresh: other programs may have moved directories since
     skip, force = decide(home, Evidence(home, journal, same_tree=same_tree), on_conflict)
     _Decided(home, journal, skip, force, same_tree=same_tree)()

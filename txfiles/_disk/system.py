@@ -62,7 +62,7 @@ class FileSystem(Protocol):
     """The highest number of a transaction that came to nothing, of each root where one did."""
 
     def absolute(self, path: bytes) -> bytes: ...
-    def open_dir(self, at: int | None, name: bytes, *, follow: bool = False) -> int: ...
+    def open_dir(self, at: int | None, name: bytes, *, follow: bool = False, passing: bool = False) -> int: ...
     def open_read(self, at: int, name: bytes) -> int: ...
     def open_append(self, at: int, name: bytes) -> int: ...
     def open_lock(self, at: int, name: bytes) -> int: ...
@@ -85,7 +85,7 @@ class FileSystem(Protocol):
     def mount_id(self, at: int, name: bytes = b"") -> int: ...
     def born(self, at: int, name: bytes = b"") -> int: ...
     def project(self, fd: int) -> tuple[int, bool]: ...
-    def confined(self, at: int, directory: bytes) -> bool: ...
+    def confined(self, at: int, directory: bytes, to: int | None = None) -> bool: ...
     def session(self, fd: int) -> bytes: ...
     def readlink(self, at: int, name: bytes) -> bytes: ...
     def symlink(self, text: bytes, at: int, name: bytes) -> None: ...
@@ -122,6 +122,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
+_PATH = getattr(os, "O_PATH", os.O_RDONLY)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a FIFO that slipped in must not block us
 _LINUX = sys.platform == "linux"
 if not hasattr(os, "O_TMPFILE"):
@@ -189,8 +190,9 @@ class KernelFS:
                     raise
         return os.path.realpath(path)
 
-    def open_dir(self, at: int | None, name: bytes, *, follow: bool = False) -> int:
-        flags = os.O_RDONLY | _DIRECTORY | _CLOEXEC | (0 if follow else _NOFOLLOW)
+    def open_dir(self, at: int | None, name: bytes, *, follow: bool = False, passing: bool = False) -> int:
+        """With `passing` only for what is below it: O_PATH, where there is that, asks for no right to read it."""
+        flags = (_PATH if passing else os.O_RDONLY) | _DIRECTORY | _CLOEXEC | (0 if follow else _NOFOLLOW)
         return _open(at, name, flags)
 
     def open_read(self, at: int, name: bytes) -> int:
@@ -327,17 +329,20 @@ class KernelFS:
                 return project, bool(flags & _PROJINHERIT)
         return 0, False
 
-    def confined(self, at: int, directory: bytes) -> bool:
+    def confined(self, at: int, directory: bytes, to: int | None = None) -> bool:
         """Whether a sandbox keeps entries from moving between `at` and a directory in it: landlock(7), REFER.
+
+        Or, with `to`, between `at` and that directory of the same mount; raises EACCES if nobody may write there.
 
         A directory cannot be linked, which is EPERM; but a sandbox is asked before that, and says EXDEV. What the disk
         itself failed is raised.
         """
         if _LINUX:
             try:
-                os.link(directory, directory + b"/refer", src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
+                name, beside = (directory + b"/refer", at) if to is None else (b"refer", to)
+                os.link(directory, name, src_dir_fd=at, dst_dir_fd=beside, follow_symlinks=False)
             except OSError as error:
-                if error.errno in _DISK_FAILED:
+                if error.errno in _DISK_FAILED or (to is not None and error.errno == errno.EACCES):
                     raise
                 return error.errno == errno.EXDEV
         return False

@@ -3,7 +3,8 @@
     txfiles journal 2 <bytes of the body> <BLAKE2b-256 of the body, hex>\\n
     <body: one JSON object>
 
-In version 1 a deleted file was renamed over an empty marker, in version 2 to a name that does not exist.
+In version 1 a deleted file was renamed over an empty marker, in version 2 to a name that does not exist. Version 3 is
+version 2 with links that lead out of the root.
 
 Paths are JSON strings; a byte that is not part of valid UTF-8, and `%`, stand as `%XX`. Whatever follows the body
 are notes of the kernel sessions in which a sync failed (see `taint`); they are no part of the journal, and the last
@@ -17,14 +18,18 @@ import hashlib
 import itertools
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
 
 from txfiles._format import layout, paths
 from txfiles.errors import JournalCorruptError, JournalVersionError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 VERSION = 2
+WITH_EXITS = 3
 NO_BOOT_ID = "0"  # in a note of a failed sync, where a restart cannot be told: there it holds for ever
 MAX_SIZE = 1 << 30
 _FOR_NOTES = 1 << 10  # bytes of it
@@ -62,12 +67,26 @@ class Meta(NamedTuple):
     xattrs: tuple[tuple[str, bytes], ...] = ()
 
 
+class Exit(NamedTuple):
+    """A symbolic link that leads out of the root: the path below the root that led out, and where to, resolved.
+
+    `ino` is that of `directory`, which is `to` itself or the directory that `to` is in. `links` are all on the way, for
+    who followed them.
+    """
+
+    path: bytes
+    to: bytes
+    directory: bytes = b""
+    ino: int = 0
+    links: tuple[bytes, ...] = ()
+
+
 class Operation(NamedTuple):
     """One change of one resolved path.
 
     `old` is what a write replaces or a delete takes away; `new`, `digest` and `meta` what a write puts there;
     `meta` also the directory that a mkdir makes or a rmdir takes away. `was` are the metadata of what a write replaces,
-    where they are others than `meta`.
+    where they are others than `meta`. `via` is the path below the root of what is out of it.
     """
 
     number: int
@@ -78,6 +97,12 @@ class Operation(NamedTuple):
     digest: str | None = None
     meta: Meta | None = None
     was: Meta | None = None
+    via: bytes | None = None
+
+    @property
+    def name(self) -> bytes:
+        """The path below the root."""
+        return self.path if self.via is None else self.via
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +111,8 @@ class Journal:
 
     `ino` and `born` are the journal's own inode and its birth time (0 where there is none): where they differ from the
     file's, the tree was copied and no inode here counts.
+    `ino` is the journal's own inode: where it differs from the file's, the tree was copied and no inode here counts.
+    `exits` are the links out of the root that operations went through.
     """
 
     tid: str
@@ -100,10 +127,24 @@ class Journal:
     over: bool = False
     version: int = VERSION
     born: int = 0
+    exits: tuple[Exit, ...] = ()
 
     @property
     def paths(self) -> list[str]:
-        return sorted({paths.decode(op.path) for op in self.ops})
+        return sorted({paths.decode(op.name) for op in self.ops})
+
+    def exit_of(self, op: Operation) -> Exit | None:
+        return None if op.via is None else exit_of(self.exits, op.path)
+
+    def inside(self) -> Journal:
+        """What it says of the root itself."""
+        return replace(self, ops=tuple(op for op in self.ops if op.via is None), exits=())
+
+
+def exit_of(exits: Iterable[Exit], path: bytes) -> Exit | None:
+    """The one that leads to a path or, the nearest, above it."""
+    found = [one for one in exits if path == one.to or paths.is_below(path, one.to)]
+    return max(found, key=lambda one: len(one.to), default=None)
 
 
 class Head:
@@ -175,13 +216,16 @@ def encode(journal: Journal) -> bytes:
         "born": journal.born,
         "two_phase": journal.two_phase,
         "ops": [_encode_op(op) for op in journal.ops],
-        "dirs": [[escape(path), ino] for path, ino in journal.dirs],
+        "dirs": [[escape(path), ino] for path, ino in journal.dirs if not paths.is_outside(path)],
     }
+    if journal.exits:
+        fields["exits"] = [[escape(one.path), *map(_absolute, one[1:3]), one.ino] for one in journal.exits]
     try:
         body = orjson.dumps(fields)
     except TypeError as error:  # of an integer beyond 64 bits
         raise _beyond_64_bits(journal) from error
-    raw = b"txfiles journal %d %d %s\n%s" % (journal.version, len(body), _checksum(body), body)
+    version = WITH_EXITS if journal.exits else journal.version
+    raw = b"txfiles journal %d %d %s\n%s" % (version, len(body), _checksum(body), body)
     if len(raw) > MAX_SIZE - _FOR_NOTES:  # or the next transaction could not read it
         raise OSError(errno.EFBIG, f"a journal of {len(raw)} bytes is too large")
     if len(raw) <= _REMEMBERED:
@@ -218,7 +262,7 @@ def _body(raw: bytes, name: str) -> tuple[int, int, bytes]:
     head = _HEAD.match(raw)
     if head is None:
         raise JournalCorruptError(f"the journal {name} has no valid first line", path=name)
-    if int(head[1]) > VERSION:
+    if int(head[1]) > WITH_EXITS:
         raise JournalVersionError(
             f"the journal {name} was written by a newer txfiles (format {int(head[1])})", path=name
         )
@@ -255,7 +299,9 @@ def unescape(text: Any) -> bytes:
 
 
 def _encode_op(op: Operation) -> dict[str, Any]:
-    out: dict[str, Any] = {"k": op.number, "kind": op.kind, "path": escape(op.path)}
+    out: dict[str, Any] = {"k": op.number, "kind": op.kind, "path": escape(op.name)}
+    if op.via is not None:
+        out["to"] = _absolute(op.path)
     if op.old is not None:
         out["old"] = _encode_identity(op.old)
     if op.new is not None:
@@ -278,6 +324,25 @@ def _encode_identity(identity: Identity) -> list[Any]:
     return head if identity.link is None else [*head, escape(identity.link)]
 
 
+def _absolute(path: bytes) -> str:
+    return escape(path[1:] or b"/")
+
+
+def _decode_absolute(raw: Any) -> bytes:
+    path = unescape(raw)
+    if path != b"/" and not (path.startswith(b"/") and paths.is_normal(path[1:])):
+        raise ValueError(f"{path[-80:]!r} is no absolute path")
+    return paths.OUTSIDE + path.rstrip(b"/")
+
+
+def _decode_exit(raw: Any) -> Exit:
+    path, to, directory, ino = _typed(raw, list)
+    found = Exit(_normal(path), _decode_absolute(to), _decode_absolute(directory), _number(ino))
+    if found.directory not in (found.to, paths.split(found.to)[0]):
+        raise ValueError(f"{found.directory[-80:]!r} is not where {found.path[-80:]!r} leads")
+    return found
+
+
 def _decode_body(body: Any, version: int) -> Journal:
     journal = Journal(
         version=version,
@@ -288,8 +353,9 @@ def _decode_body(body: Any, version: int) -> Journal:
         ino=_number(body["ino"]),
         born=_number(body.get("born", 0)),
         two_phase=_typed(body["two_phase"], bool),
-        ops=tuple(_decode_op(op) for op in _typed(body["ops"], list)),
+        ops=tuple(_decode_op(op, version) for op in _typed(body["ops"], list)),
         dirs=tuple((_directory(path), _number(ino)) for path, ino in _typed(body["dirs"], list)),
+        exits=tuple(map(_decode_exit, _typed(body["exits"], list))) if version >= WITH_EXITS else (),
     )
     if not journal.ops:
         raise ValueError("it has no operations")
@@ -300,20 +366,25 @@ def _decode_body(body: Any, version: int) -> Journal:
     named = dict(journal.dirs)
     if len(named) != len(journal.dirs):
         raise ValueError("a directory is listed twice")
-    for path in itertools.chain((op.path for op in journal.ops), filter(None, named)):
+    for op in journal.ops:
+        one = journal.exit_of(op)
+        if op.via is not None and (one is None or op.via != one.path + op.path[len(one.to) :]):
+            raise ValueError(f"no link leads from {op.via[-80:]!r} to {op.path[-80:]!r}")
+    inside = (op.path for op in journal.ops if op.via is None)
+    for path in itertools.chain(inside, filter(None, named)):
         if paths.split(path)[0] not in named:  # so each has all that are above it
             raise ValueError(f"the directory above {path[-80:]!r} is not listed")
     return journal
 
 
-def _decode_op(raw: Any) -> Operation:
-    number, kind, path = _number(raw["k"]), raw["kind"], unescape(raw["path"])
+def _decode_op(raw: Any, version: int) -> Operation:
+    number, kind, path, via = _number(raw["k"]), raw["kind"], _normal(raw["path"]), None
     if number > layout.MAX_NUMBER:
         raise ValueError(f"operation number {number} is out of range")
     if kind not in _KINDS:
         raise ValueError(f"unknown kind {kind!r}")
-    if not paths.is_normal(path):
-        raise ValueError(f"{path!r} is not a path below the root")
+    if version >= WITH_EXITS and "to" in raw:
+        path, via = _decode_absolute(raw["to"]), path
     old = _decode_identity(raw["old"]) if "old" in raw else None
     new = _decode_identity(raw["new"]) if "new" in raw else None
     digest = _matching(raw["digest"], _DIGEST) if "digest" in raw else None
@@ -322,7 +393,14 @@ def _decode_op(raw: Any) -> Operation:
     missing = old is None if kind == "delete" else meta is None
     if missing or (kind == "write" and (new is None or digest is None)):
         raise ValueError(f"a field of the {kind} of {path!r} is missing")
-    return Operation(number, kind, path, old, new, digest, meta, was)
+    return Operation(number, kind, path, old, new, digest, meta, was, via)
+
+
+def _normal(raw: Any) -> bytes:
+    path = unescape(raw)
+    if not paths.is_normal(path):
+        raise ValueError(f"{path!r} is not a path below the root")
+    return path
 
 
 def _decode_identity(raw: Any) -> Identity:

@@ -42,7 +42,7 @@ def dumps(value: Any, indent: Indent, shown: str, *, default: Default = None, op
     try:
         data = orjson.dumps(value, None if default is None else hook, flags)
     except (TypeError, ValueError, RecursionError) as error:
-        why = f"{error}" if error.__cause__ is None else f"{error}: {error.__cause__}"
+        why = f"{error}" if default is None or error.__cause__ is None else f"{error}: {error.__cause__}"
         raise DocumentError(f"{shown!r} cannot be written as JSON: {why}", path=shown) from None
     if b"null" in data and (bad := _not_finite([value, made])) is not None:  # orjson writes NaN and infinities as null
         raise DocumentError(f"{shown!r} cannot be written as JSON: {bad!r} is not a JSON number", path=shown)

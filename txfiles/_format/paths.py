@@ -28,6 +28,7 @@ class PathLike(Protocol):
 AnyPath = str | bytes | PathLike
 
 ROOT = b""
+OUTSIDE = b"\0"  # the directory / where links lead out of the root: below it a path is absolute. No name is like it
 _REMEMBERED = 4096  # spellings of paths: most programs write the same files again and again
 FEW = 5  # names that a line tells
 _LONG = 1000  # characters; longer ones are not remembered
@@ -35,7 +36,14 @@ _ENCODING = sys.getfilesystemencoding()
 
 
 def decode(path: bytes) -> str:
-    """The `str` form of a path, as `os.fsdecode` gives it; any bytes round-trip through `encode`."""
+    """The `str` form of a path, as `os.fsdecode` gives it; any bytes round-trip through `encode`.
+
+    Only what is out of the root does not: it is given as an absolute path.
+    """
+    return _plain(path[1:] or b"/" if path[:1] == OUTSIDE else path)
+
+
+def _plain(path: bytes) -> str:
     return path.decode(_ENCODING, "surrogateescape")
 
 
@@ -136,7 +144,7 @@ def _remembered(path: str, directory: bool) -> bytes:
 
 
 def _normalized(raw: bytes, directory: bool) -> bytes:
-    shown = decode(raw)
+    shown = _plain(raw)
     if not raw:
         raise InvalidPathError("the path is empty", path=shown)
     if b"\0" in raw:
@@ -203,6 +211,11 @@ def some(shown: Sequence[str]) -> str:
     return ", ".join(shown[:FEW]) + (f" and {rest} more" if rest > 0 else "")
 
 
+def is_outside(path: bytes) -> bool:
+    """Whether a resolved path is one out of the root."""
+    return path[:1] == OUTSIDE
+
+
 def split(path: bytes) -> tuple[bytes, bytes]:
     """Parent and name; the parent of a name in the root is `ROOT`."""
     parent, _, name = path.rpartition(b"/")
@@ -249,7 +262,7 @@ def compile_glob(pattern: str | bytes) -> re.Pattern[str]:
     `*`, `?` and `[...]` stay in one component, `**` as a component spans any number of them (at the end at least one).
     Names that begin with a dot are matched like any others.
     """
-    text = decode(to_bytes(pattern))
+    text = _plain(to_bytes(pattern))
     if "\0" in text:
         raise InvalidPathError(f"the pattern {text!r} contains a NUL byte", path=text)
     if text.startswith("/") or ".." in text.split("/"):

@@ -107,13 +107,13 @@ def unreadable(root: bytes) -> PermissionError:
 class Lookout:
     """An open root whose private directory may not be there, or not yet. `head_fd` is HEAD as it was last adopted."""
 
-    def __init__(self, fs: FileSystem, root: bytes) -> None:
+    def __init__(self, fs: FileSystem, root: bytes, *, follow: bool = False) -> None:
         self.fs = fs
         self.root = root
         self.root_fd = open_root(fs, root)
         self.private_fd = self.head_fd = -1
         self.head: tuple[int, int] | None = None
-        self.tree = Tree(fs, self.root_fd, root)
+        self.tree = Tree(fs, self.root_fd, root, follow=follow)
         self.intents: frozenset[bytes] | None = None
         self._head_time = 0
         self._home: Home | None = None
@@ -142,6 +142,8 @@ class Lookout:
                 self.private_fd = open_private(self.fs, self.root, self.root_fd)
             except FileNotFoundError:
                 return False
+            if self.tree.exits is not None:
+                self.home.require_to_follow()
         return True
 
     def mark(self) -> Mark | None:
@@ -251,6 +253,8 @@ class Lookout:
             name = layout.journal(pending.tid, pending.state)
             if journal is None or name not in look.journals:
                 continue
+            if not self.home.follows(journal):
+                journal = journal.inside()
             evidence = Evidence(self.home, journal, same_tree=pending.same_tree)
             forward = pending.state == "committed" or (pending.state == "intent" and evidence.proves_commit())
             standing.append(Standing(name, evidence, forward, forward or pending.state == "aborting"))

@@ -85,13 +85,16 @@ class Patience:
 class Reader:
     """Reads from one state of `root`, which `begin` fixes. `version` names the state. Not for two threads at once."""
 
-    def __init__(self, fs: FileSystem, root: bytes, timeout: float | None, *, durable: bool) -> None:
+    def __init__(
+        self, fs: FileSystem, root: bytes, timeout: float | None, *, durable: bool, links_out: bool = False
+    ) -> None:
         self.version = NEVER
         self._fs = fs
         self._root = root
         self._timeout = timeout
         self._durable = durable
-        self._lookout = Lookout(fs, root)
+        self._links_out = links_out
+        self._lookout = Lookout(fs, root, follow=links_out)
         self._may_recover = True
         self._at_rest = False
 
@@ -140,7 +143,7 @@ class Reader:
             raise unreadable(self._root) from error
         except Gone:
             lookout.close()
-            self._lookout = Lookout(self._fs, self._root)
+            self._lookout = Lookout(self._fs, self._root, follow=self._links_out)
         except (Moved, FileNotFoundError):
             pass
         return False

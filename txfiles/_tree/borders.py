@@ -43,6 +43,17 @@ class Borders:
         theirs, only_theirs = self._fs.project(fd)
         if only_theirs and theirs != self._here()[1]:
             raise self._other_project(path, theirs)
+        with paths.Naming(path, always=True):
+            beyond = paths.is_outside(path) and self._fs.confined(self._root_fd, PRIVATE, fd)
+        if beyond:
+            raise self._error(path, f"is beyond what a sandbox (Landlock) lets be renamed from the root {self._shown}")
+
+    def require_own_mount(self, at: int, name: bytes, path: bytes) -> None:
+        """Raise `UnsupportedFilesystemError` if what is out of the root is in another mount or subvolume."""
+        if self._fs.mount_id(at, name) != self._fs.mount_id(self._root_fd):
+            raise self._error(path, f"is in another mount than the root {self._shown}, no link is followed to there")
+        if self._fs.stat(at, name).st_dev != self._fs.fstat(self._root_fd).st_dev:
+            raise self._error(path, f"is in another subvolume than the root {self._shown}: {_CANNOT}")
 
     def require_mount(self, at: int, name: bytes, path: bytes) -> None:
         """The same for a file: a single one can be a bind mount, and then rename says EBUSY."""

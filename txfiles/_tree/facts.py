@@ -91,4 +91,4 @@ def walk(view: View[Any], path: bytes, exclude: Iterable[str | bytes] = ()) -> l
         found[parent][node.kind != "dir"].append(paths.decode(name))
         if node.kind == "dir":
             found[below] = [], []
-    return [(paths.decode(directory) or ".", *names) for directory, names in found.items()]
+    return [(paths.decode(view.name_of(directory)) or ".", *names) for directory, names in found.items()]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from txfiles._disk import metadata
 from txfiles._disk.system import release
 from txfiles._format import paths
-from txfiles._format.journal import Identity, Meta, Operation
+from txfiles._format.journal import Exit, Identity, Meta, Operation
 from txfiles._format.layout import PRIVATE
 from txfiles._tree import streams
 from txfiles._tree.tokens import Token, Tokens, identity_of
@@ -110,7 +110,7 @@ class Staging(View[Token]):
 
     def make_parents(self, path: bytes) -> None:
         """Stage the missing directories above `path`; what is there must be a directory of the root's mount."""
-        for directory in paths.ancestors(path):
+        for directory in self.tree.parents(path):
             self.make_directory(directory)
         self._require_possible_name(path)
 
@@ -325,7 +325,26 @@ class Staging(View[Token]):
             ):
                 continue
             self.tree.require_reachable(directory)
-        return operations
+        return self._by_links(operations)
+
+    def _by_links(self, operations: list[Operation]) -> list[Operation]:
+        """Let what is out of the root be named by the links to it, which lead there still, and after the commit."""
+        if self.tree.exits is None:
+            return operations
+        for one in self.exits(operations):
+            shown = paths.decode(one.path)
+            if not self.tree.still_leads(one):
+                raise ConflictError(f"{shown!r} leads elsewhere now than when it was followed", path=shown)
+            if self.resolve(one.path) != one.to:
+                message = f"the links of {shown!r} and what is behind them cannot be changed in one transaction"
+                raise InvalidPathError(message, path=shown)
+        return [op._replace(via=self.name_of(op.path)) if paths.is_outside(op.path) else op for op in operations]
+
+    def exits(self, operations: Iterable[Operation]) -> tuple[Exit, ...]:
+        """The links out of the root that operations go through."""
+        exits = self.tree.exits
+        found = {exits.of(op.path) for op in operations if paths.is_outside(op.path)} if exits is not None else ()
+        return tuple(map(self.tree.settled, sorted(found)))
 
     def _require_empty(self, directories: list[Operation], gone: set[bytes]) -> None:
         for op in directories:

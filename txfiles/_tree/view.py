@@ -92,7 +92,17 @@ class View(Generic[C]):
             node = self.look(path)
             if node is None or node.kind != "link" or not follow_last:
                 return path, node
-        return resolve(path, self.look, self.tree.root, follow_last=follow_last) if path else (path, Node("dir"))
+        if not path:
+            return path, Node("dir")
+        tree = self.tree
+        found, node = resolve(path, self.look, tree.root, follow_last=follow_last, exits=tree.exits)
+        if paths.is_outside(found):
+            tree.require_own_mount(found)
+        return found, node
+
+    def name_of(self, path: bytes) -> bytes:
+        """A resolved path as one below the root."""
+        return path if self.tree.exits is None else self.tree.exits.name_of(path)
 
     def peek(self, path: bytes) -> tuple[bytes, Node | None]:
         """`find` for who goes on to write there, whatever file it is."""

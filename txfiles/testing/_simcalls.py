@@ -58,7 +58,7 @@ class SimCalls(SimTree):
 
     # -- opening --------------------------------------------------------------------------------------------------
 
-    def open_dir(self, at: int | None, name: bytes, *, follow: bool = False) -> int:
+    def open_dir(self, at: int | None, name: bytes, *, follow: bool = False, passing: bool = False) -> int:
         spot = self._at(at, name, follow=follow)
         node = self.disk.nodes[self._existing(spot, name)]
         if node.kind != "dir":
@@ -254,7 +254,7 @@ class SimCalls(SimTree):
     def project(self, fd: int) -> tuple[int, bool]:
         return 0, False
 
-    def confined(self, at: int, directory: bytes) -> bool:
+    def confined(self, at: int, directory: bytes, to: int | None = None) -> bool:
         return False
 
     def readlink(self, at: int, name: bytes) -> bytes:

@@ -19,7 +19,7 @@ from txfiles._format import journal as _journal
 from txfiles._format import layout
 from txfiles._format import paths as _paths
 from txfiles._format.digest import Digest
-from txfiles._format.journal import Identity, Journal, Meta, Operation, decode, encode
+from txfiles._format.journal import Exit, Identity, Journal, Meta, Operation, decode, encode
 from txfiles.errors import JournalCorruptError, JournalVersionError, RecoveryError
 
 numbers = st.integers(0, 2**63 - 1)
@@ -142,7 +142,7 @@ def test_garbage_is_refused(raw: bytes) -> None:
         decode(raw, "J")
 
 
-@pytest.mark.parametrize("version", [3, 10, 999_999_999])
+@pytest.mark.parametrize("version", [4, 10, 999_999_999])
 def test_a_newer_version_is_refused_as_such(version: int) -> None:
     raw = encode(SAMPLE).replace(b"journal 2 ", b"journal %d " % version)
     with pytest.raises(JournalVersionError, match=f"format {version}"):
@@ -344,3 +344,80 @@ def test_the_last_whole_note_counts() -> None:
 @given(st.binary(max_size=40))
 def test_what_follows_the_journal_does_not_change_it(garbage: bytes) -> None:
     assert replace(decode(encode(SAMPLE) + garbage, "J"), tainted_in=None) == SAMPLE
+
+
+# -- links out of the root --------------------------------------------------------------------------------------------
+
+OUT = _paths.OUTSIDE
+WITH_EXITS = replace(
+    SAMPLE,
+    version=_journal.WITH_EXITS,
+    exits=(Exit(b"l/dir", OUT + b"/home/caf\xe9", OUT + b"/home/caf\xe9", 5), Exit(b"top", OUT, OUT, 2)),
+    ops=(
+        *SAMPLE.ops,
+        Operation(4, "delete", OUT + b"/home/caf\xe9/x/y", Identity(1, 2, 3), via=b"l/dir/x/y"),
+        Operation(5, "delete", OUT + b"/etc", Identity(1, 2, 4, b"to"), via=b"top/etc"),
+    ),
+)
+
+
+def _broken(change: Callable[[dict[str, Any]], object]) -> bytes:
+    body = json.loads(encode(WITH_EXITS).partition(b"\n")[2])
+    change(body)
+    raw = json.dumps(body).encode()
+    return b"txfiles journal 3 %d %s\n" % (len(raw), hashlib.blake2b(raw, digest_size=32).hexdigest().encode()) + raw
+
+
+def test_links_out_of_the_root_round_trip_and_are_named_by_their_paths_in_it() -> None:
+    raw = encode(WITH_EXITS)
+    assert raw.startswith(b"txfiles journal 3 ")
+    assert decode(raw, "J") == WITH_EXITS == decode(_broken(lambda _: None), "J")
+    assert "l/dir/x/y" in WITH_EXITS.paths
+    assert WITH_EXITS.inside().ops == SAMPLE.ops
+    assert encode(SAMPLE).startswith(b"txfiles journal 2 ")
+    body = json.loads(raw.partition(b"\n")[2])
+    assert body["exits"] == [["l/dir", "/home/caf%E9", "/home/caf%E9", 5], ["top", "/", "/", 2]]
+    assert (body["ops"][4]["path"], body["ops"][4]["to"]) == ("l/dir/x/y", "/home/caf%E9/x/y")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"exits": None},
+        {"exits": []},
+        {"exits/0/0": "../dir"},
+        {"exits/0/0": "other"},
+        {"exits/0/1": "home/caf%E9"},
+        {"exits/0/1": "/home/../caf%E9"},
+        {"exits/0/1": "/home//caf%E9"},
+        {"exits/0/1": "/home/.txfiles"},
+        {"exits/0/2": "/etc"},
+        {"exits/0/3": -1},
+        {"ops/4/to": "/home/caf%E9/x/z"},
+        {"ops/4/to": "/root/.ssh/authorized_keys"},
+        {"ops/4/to": "x/y"},
+        {"ops/4/to": "/home/caf%E9/../x"},
+        {"ops/4/to": "/home/caf%E9/x/.txfiles"},
+        {"ops/4/to": None},
+        {"ops/4/path": "/l/dir/x/y"},
+        {"ops/4/path": "a"},
+    ],
+    ids=str,
+)
+def test_c09_what_a_journal_says_of_the_way_out_has_to_fit(change: dict[str, Any]) -> None:
+    def meddle(body: Any) -> None:
+        for place, value in change.items():
+            *way, last = [int(part) if part.isdigit() else part for part in place.split("/")]
+            for part in way:
+                body = body[part]
+            body[last] = value
+
+    with pytest.raises(JournalCorruptError):
+        decode(_broken(meddle), "J")
+
+
+def test_a_journal_of_an_earlier_version_leads_nowhere() -> None:
+    """Whatever fields it has."""
+    raw = _broken(lambda _: None).replace(b"journal 3 ", b"journal 2 ", 1)
+    with pytest.raises(JournalCorruptError):
+        decode(raw, "J")
