@@ -44,8 +44,11 @@ class Counting:
     def one(self, root: Root, name: bytes) -> None:
         marker = b"marker/" + name
         self.outcomes[marker] = "killed"
+        again = False
         while True:
             try:
+                if again:
+                    root.newest()
                 reading = root.reading(root.state())
                 found = reading.find(b"counter")
                 entry = found.entry if found else None
@@ -59,10 +62,10 @@ class Counting:
                 self.outcomes[marker] = "after"
                 return
             except SnapshotExpiredError:
-                root.newest()
+                again = True
             except ConflictError as error:
                 assert error.outcome == "before"
-                root.newest()
+                again = True
             except (CommitError, LockTimeoutError) as error:
                 assert error.outcome == "before"
                 self.outcomes[marker] = "before"

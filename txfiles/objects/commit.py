@@ -211,6 +211,8 @@ class Committer:
             return
         if attempt is not None:
             with self._mutex:
+                if not all(ticket in self._queue for ticket in attempt.tickets):
+                    return  # the time of one has ended, and it was told "before": again without it
                 self._doubt = attempt
             self._send(attempt, leader)
 
