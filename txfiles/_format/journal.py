@@ -111,7 +111,6 @@ class Journal:
 
     `ino` and `born` are the journal's own inode and its birth time (0 where there is none): where they differ from the
     file's, the tree was copied and no inode here counts.
-    `ino` is the journal's own inode: where it differs from the file's, the tree was copied and no inode here counts.
     `exits` are the links out of the root that operations went through.
     """
 
