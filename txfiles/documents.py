@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from txfiles._calls.leaving import Exit
 from txfiles._documents.codecs import Bytes, Codec, CommentsLostWarning, Json, Text, Toml, Yaml, codec_of
 from txfiles._documents.document import Document
 from txfiles._documents.family import Family
@@ -18,6 +18,7 @@ from txfiles.store import FileStore, called
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
 
     from txfiles._calls.settings import HasRoot, Links
     from txfiles._documents.document import AnyCodec
@@ -129,16 +130,14 @@ class Documents:
             for path, data in writes.items():
                 tx.write(path, data)
 
-    @contextmanager
-    def edit(self) -> Iterator[dict[str, Any]]:
+    def edit(self) -> AbstractContextManager[dict[str, Any]]:
         """Read, change and write under the lock: no change of another writer is lost.
 
         Gives all documents, as `load` does, and for an open set its `Members`; at the end of the block those that are
         no longer equal to what was read are replaced, all at once. An exception in the block changes nothing, nor does
         a damaged file: it raises `DocumentError` at the beginning, or where it is read from a set.
         """
-        with self._store.transaction() as tx, self._edited(tx) as given:
-            yield given
+        return _Edit(self)
 
     def update(self, change: Callable[[dict[str, Any]], T], *, retries: int = 10, group: bool = False) -> T:
         """`edit` around `change(documents)`, with the arguments and errors of `FileStore.update`; its value.
@@ -151,22 +150,12 @@ class Documents:
         """
 
         def run(tx: FileTransaction) -> T:
-            with self._edited(tx) as given:
-                return called(change, given)
+            edited = _Edited(self, tx)
+            value = called(change, edited.given)
+            edited.stage()
+            return value
 
         return self._store.update(run, retries=retries, group=group)
-
-    @contextmanager
-    def _edited(self, tx: FileTransaction) -> Iterator[dict[str, Any]]:
-        files = self._files(tx)
-        documents, _ = self._family.read(files)
-        sets = {name: Members(tx, staged) for name, staged in self._family.staged().items()}
-        given = self._family.ordered({**documents, **sets})
-        yield given
-        for path, data in self._family.changes(given, files, sets):
-            tx.write(path, data)
-        for members in sets.values():
-            members._stage()
 
     def collection(self, name: str) -> Collection:
         """The open set of documents of that name. Raises `ValueError`."""
@@ -204,14 +193,11 @@ class Documents:
 
     def _read(self, read: Callable[[Reads], T], files: Iterable[str]) -> T:
         """Read one committed state, without the lock if it holds still for that."""
-        with ExitStack() as stack:
-            for _ in range(_TRIES):
-                snapshot = stack.enter_context(self._store.snapshot(*files))
-                try:
-                    return read(snapshot)
-                except SnapshotExpiredError:
-                    stack.close()
-            return read(stack.enter_context(self._store.transaction()))
+        for _ in range(_TRIES):
+            with self._store.snapshot(*files) as snapshot, suppress(SnapshotExpiredError):
+                return read(snapshot)
+        with self._store.transaction() as tx:
+            return read(tx)
 
     def _load(self, view: Reads) -> tuple[dict[str, Any], bool]:
         documents, is_old = self._family.read(self._files(view))
@@ -238,6 +224,60 @@ class Documents:
 
     def _upgrade(self) -> dict[str, Any]:
         return self.update(lambda d: {name: dict(v) if isinstance(v, Members) else v for name, v in d.items()})
+
+
+class _Edited:
+    """The documents in a transaction, to be changed."""
+
+    def __init__(self, documents: Documents, tx: FileTransaction) -> None:
+        self._family, self._tx = documents._family, tx
+        with tx._held_back():
+            self._files = documents._files(tx)
+            found, _ = self._family.read(self._files)
+        self._sets = {name: Members(tx, staged) for name, staged in self._family.staged().items()}
+        self.given = self._family.ordered({**found, **self._sets})
+
+    def stage(self) -> None:
+        """Write what is no longer equal to what was read."""
+        with self._tx._held_back():
+            for path, data in self._family.changes(self.given, self._files, self._sets):
+                self._tx.write(path, data)
+            for members in self._sets.values():
+                members._stage()
+
+
+class _Edit:
+    """`Documents.edit`. Whatever comes out of a signal handler, and wherever: at the end the transaction has ended."""
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+        self._tx = documents.store.transaction()
+
+    def __enter__(self) -> dict[str, Any]:
+        try:
+            self._edited = _Edited(self._documents, self._tx.begin())
+            return self._edited.given
+        except BaseException as error:
+            self._tx._leave(error)
+            raise
+
+    def _leave(self, error: BaseException | None) -> None:
+        try:
+            if error is None:
+                self._edited.stage()
+        except BaseException as failed:
+            self._tx._leave(failed)
+            raise
+        self._tx._leave(error)
+
+    @property
+    def _state(self) -> str:
+        return self._tx._state
+
+    def _roll_back_late(self) -> None:
+        self._tx._roll_back_late()
+
+    __exit__: Exit = Exit()
 
 
 class JsonDocuments(Documents):

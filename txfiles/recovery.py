@@ -192,19 +192,24 @@ def verify(root: AnyPath | HasRoot, *, links: Links = "refuse") -> Findings:
         from txfiles.objects.far import far_of
 
         return Findings(problems(far_of(root).open()))
-    home = Home.find(system.current(), _path(root), follow=check_links(links))
-    if home is None:
-        return Findings()
+    with HeldBack():
+        home = Home.find(system.current(), _path(root), follow=check_links(links))
+        if home is None:
+            return Findings()
+        with home:
+            return _verify(home)
+
+
+def _verify(home: Home) -> Findings:
     before = None
-    with home:
-        try:
-            while True:
-                found = inventory.undisturbed(lambda: _examine(home))
-                if found.sound or found == before:
-                    return found
-                before = found  # a writer at work may have changed things between two questions: ask again
-        except JournalVersionError as error:
-            return Findings([str(error)])
+    try:
+        while True:
+            found = inventory.undisturbed(lambda: _examine(home))
+            if found.sound or found == before:
+                return found
+            before = found  # a writer at work may have changed things between two questions: ask again
+    except JournalVersionError as error:
+        return Findings([str(error)])
 
 
 def _examine(home: Home) -> Findings:
@@ -248,12 +253,12 @@ def status(root: AnyPath | HasRoot) -> StoreStatus:
         from txfiles.objects.far import far_of
 
         return ObjectStatus.of(facts(far_of(root).open()))
-    fs = system.current()
-    home = Home.find(fs, _path(root))
-    if home is None:
-        return StoreStatus(is_root=False)
-    with home:
-        return inventory.undisturbed(lambda: _describe(home))
+    with HeldBack():
+        home = Home.find(system.current(), _path(root))
+        if home is None:
+            return StoreStatus(is_root=False)
+        with home:
+            return inventory.undisturbed(lambda: _describe(home))
 
 
 def _decoded(names: list[bytes]) -> list[str]:

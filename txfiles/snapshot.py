@@ -143,34 +143,40 @@ class Snapshot:
         if self._reader is not None or self._ended:
             raise TransactionClosedError("the snapshot was entered already; make a new one")
         self._forks = _forks
-        reader: Reader | Nothing | FarReader
+        try:
+            with HeldBack(), paths.Naming(self._root):
+                self._begin()
+            return self
+        except BaseException:
+            self._free()
+            raise
+
+    def _begin(self) -> None:
+        """REQUIRES: in `HeldBack`: an `OSError` of a handler is not taken for a missing root."""
         self._of_nothing = self._far is None and self._create and is_missing(self._fs, self._root)
         if self._far is not None:
-            reader = self._far()
+            reader: Reader | Nothing | FarReader = self._far()
         elif self._of_nothing:
             reader = Nothing(self._fs, self._root)
         else:
             reader = Reader(self._fs, self._root, self._timeout, durable=self._durable, links_out=self._links_out)
-        try:
-            with HeldBack(), paths.Naming(self._root):
-                files = reader.begin(self._pins, follow=not self._names)
-                self._pinned = dict(zip(self._names, files, strict=True))
-        except BaseException:
-            reader.close()
-            raise
         self._reader = reader
+        files = reader.begin(self._pins, follow=not self._names)
+        self._pinned = dict(zip(self._names, files, strict=True))
         self._state_version = reader.version
         self._state_on_store = getattr(reader, "state", None)
-        return self
 
     def close(self) -> None:
         """End the snapshot and free its descriptors, of this process only; may be called again."""
-        with self._serially():
+        with self._serially(), HeldBack():
             self._ended = True
-            reader, self._reader = self._reader, None
-            if reader is not None:
-                reader.close()
-                self._pins.drop(self._pinned.values())
+            self._free()
+
+    def _free(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+            self._pins.drop(self._pinned.values())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -14,6 +14,7 @@ from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far
 from txfiles._commit.home import is_missing, locate
 from txfiles._commit.recover import RecoveryReport
 from txfiles._disk import system
+from txfiles._disk.interrupts import HeldBack
 from txfiles._format import paths
 from txfiles._reading.lookout import NEVER, Lookout, unreadable
 from txfiles.errors import ConflictError, TransactionClosedError, UnsupportedFilesystemError
@@ -240,16 +241,17 @@ class FileStore:
         """
         if self._far is not None:
             return self._far.open(create=self._create).newest().version
-        if self._is_missing():
-            return NEVER
-        lookout = Lookout(system.current(), paths.encode(self._root))
-        try:
-            lookout.adopt_head()
-            return lookout.version()
-        except PermissionError as error:
-            raise unreadable(lookout.root) from error
-        finally:
-            lookout.close()
+        with HeldBack():
+            if self._is_missing():
+                return NEVER
+            lookout = Lookout(system.current(), paths.encode(self._root))
+            try:
+                lookout.adopt_head()
+                return lookout.version()
+            except PermissionError as error:
+                raise unreadable(lookout.root) from error
+            finally:
+                lookout.close()
 
     def wait_for_change(self, since: str, timeout: float | None = None) -> str:
         """Wait until the state is no longer `since`, at most `timeout` seconds (`None`: for ever); the version then.
@@ -271,7 +273,10 @@ class FileStore:
 
     def _is_missing(self) -> bool:
         """The root is still to be made; reading makes nothing."""
-        return self._far is None and self._create and is_missing(system.current(), paths.encode(self._root))
+        if self._far is not None or not self._create:
+            return False
+        with HeldBack():
+            return is_missing(system.current(), paths.encode(self._root))
 
     def _intervals(self) -> Iterator[float]:
         return _intervals(_LOOK, _LOOK_MAX) if self._far is None else _intervals(_FAR_LOOK, _FAR_LOOK_MAX)

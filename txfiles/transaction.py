@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 import warnings
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
-from typing import TYPE_CHECKING, Self, overload
-from weakref import ref
+from typing import TYPE_CHECKING, Self
 
 from txfiles._calls.changing import Changing
+from txfiles._calls.leaving import Exit
 from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far
 from txfiles._commit import two_phase
 from txfiles._commit.home import Home, locate
@@ -45,47 +44,6 @@ __all__ = ["FileTransaction"]
 
 _WAIT_FOR_DECISION = 0.05  # seconds between two looks at a prepared transaction
 _EMPTY = ".empty"  # ends the id of a prepared transaction that changes nothing
-
-
-class _Exit:
-    """`FileTransaction.__exit__`, as a `with` statement finds it."""
-
-    @overload
-    def __get__(self, tx: None, owner: type[FileTransaction]) -> Callable[..., None]: ...
-    @overload
-    def __get__(self, tx: FileTransaction, owner: type[FileTransaction]) -> _Leaving: ...
-    def __get__(self, tx: FileTransaction | None, owner: type[FileTransaction]) -> Callable[..., None]:
-        return _leave_at_once if tx is None else _Leaving(tx)
-
-
-class _Leaving(partial[None]):
-    """What is called at the end of a `with` block: the statement looks it up at its beginning, and alone holds it.
-
-    An exception of a signal handler may come before the first line of that call. Then this goes with the block, whoever
-    keeps the exception, and the transaction is rolled back: the frame in the traceback only has a weak reference to it.
-    """
-
-    _tx: FileTransaction
-    _entered: bool
-
-    def __new__(cls, tx: FileTransaction) -> Self:
-        self = super().__new__(cls, _leave, ref(tx))
-        self._tx = tx
-        self._entered = tx._state == "new"
-        return self
-
-    def __del__(self) -> None:
-        if self._entered:
-            self._tx._roll_back_late()
-
-
-def _leave(tx: ref[FileTransaction], kind: object, error: BaseException | None, traceback: object) -> None:
-    if (mine := tx()) is not None:
-        mine._leave(error)
-
-
-def _leave_at_once(tx: FileTransaction, kind: object, error: BaseException | None, traceback: object) -> None:
-    tx._leave(error)
 
 
 class FileTransaction(Changing):
@@ -264,16 +222,16 @@ class FileTransaction(Changing):
         """End it; then, without the lock, tell those who asked to be told."""
         self._require_mine()
         try:
-            with self._mutex, self._held_back(), paths.Below(self._root):
+            with self._mutex, self._held_back(self._tell), paths.Below(self._root):
                 end()
         except BaseException as failure:
             self._call_back(failure)
             raise
         self._call_back(why)
 
-    def _held_back(self) -> AbstractContextManager[None]:
+    def _held_back(self, note: Callable[[], str] | None = None) -> AbstractContextManager[None]:
         """Where an interrupt waits: on a disk. On object storage it ends what would last, and the engine knows how."""
-        return HeldBack(self._tell) if self._far is None else nullcontext()
+        return HeldBack(note) if self._far is None else nullcontext()
 
     def _tell(self) -> str:
         return f"txfiles: it waited for the end of {self!r}; the state on disk: {self._outcome!r}"
@@ -314,7 +272,7 @@ class FileTransaction(Changing):
         ...     tx.commit()
         """
         self._require_mine()
-        with self._mutex, self._held_back():
+        with self._mutex, self._held_back(self._tell):
             self._require_open()
             if self._far is not None:
                 message = "object storage has no prepared transactions; record transaction_id, and ask recover() for it"
@@ -379,7 +337,7 @@ class FileTransaction(Changing):
             if failed is not None:
                 raise failed
 
-        with self._held_back():
+        with self._held_back(self._tell):
             try:
                 run_to_end(end)
             except BaseException:  # whatever was raised in the midst of it, or before
@@ -425,7 +383,7 @@ class FileTransaction(Changing):
         except OSError as failed:
             error.add_note(f"txfiles: rolled back, but staged files could not be removed: {failed}")
 
-    __exit__: _Exit = _Exit()
+    __exit__: Exit = Exit()
 
     def __del__(self) -> None:
         if self._state == "prepared" and self._pid == self._fs.pid():

@@ -20,6 +20,9 @@ from tests.support import DEEP
 from tests.support.boundary import tree
 from txfiles import FileStore, FileTransaction, commit_prepared, recover, rollback_prepared
 from txfiles._disk import system
+from txfiles.documents import Documents
+from txfiles.integrations.fsspec import TxFilesFileSystem
+from txfiles.recovery import verify
 from txfiles.testing._faults import FaultyFS
 
 OLD, NEW = {"a": b"old", "b": b"old"}, {"a": b"new", "b": b"new"}
@@ -43,13 +46,16 @@ KINDS: dict[str, Callable[[], BaseException]] = {
 
 
 class Signal:
-    """Sends SIGALRM at the `number`-th event in the package from now on: a line, a call or a return."""
+    """Sends SIGALRM at the `number`-th event in the package and contextlib from now on: a line, a call or a return."""
 
     def __init__(self, number: int) -> None:
         self.left = number
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
-        if "/txfiles/" not in frame.f_code.co_filename or frame.f_code.co_name == "__del__":
+        code = frame.f_code
+        if not ("/txfiles/" in code.co_filename or code.co_filename.endswith("/contextlib.py")):
+            return None
+        if code.co_name == "__del__":
             return None
         self.left -= 1
         if self.left == 0:
@@ -167,6 +173,72 @@ def _snapshot(root: Path, tracer: Signal) -> None:
         assert not snapshot.exists("none")
 
 
+def _snapshot_of_none(root: Path, tracer: Signal) -> None:
+    """Whether there is a root is asked first."""
+    snapshot = FileStore(root, create=True).snapshot()
+    sys.settrace(tracer)
+    with snapshot:
+        assert snapshot.exists("a")
+
+
+def _look(root: Path, tracer: Signal) -> None:
+    store = FileStore(root, create=True)
+    store.transaction().begin().rollback()
+    sys.settrace(tracer)
+    found = store.status(), store.state_version(), verify(root).sound
+    sys.settrace(None)
+    assert found[0].is_root
+    assert found[0].clean
+    assert found[2]
+
+
+def _documents(root: Path) -> Documents:
+    return Documents(root, {"*": {}}, codec="bytes")
+
+
+def _edit(root: Path, tracer: Signal) -> None:
+    documents = _documents(root)
+    sys.settrace(tracer)
+    with documents.edit() as given:
+        sys.settrace(None)
+        for name, content in NEW.items():
+            given["*"][name] = content
+        sys.settrace(tracer)
+
+
+def _savepoint(root: Path, tracer: Signal) -> None:
+    """The transaction goes on, while the exception is kept that has left a part of it."""
+    kept: BaseException | None = None
+    with FileTransaction(root) as tx:
+        try:
+            sys.settrace(tracer)
+            with tx.savepoint():
+                sys.settrace(None)
+                tx.write("part", b"")
+                sys.settrace(tracer)
+        except BaseException as error:
+            kept = error
+        sys.settrace(None)
+        assert tx.exists("part") or kept is not None
+        tx.delete("part", missing_ok=True)
+        _stage(tx)
+    if kept is not None:
+        raise kept
+
+
+def _fsspec(root: Path) -> TxFilesFileSystem:
+    return TxFilesFileSystem(root=root, skip_instance_cache=True)
+
+
+def _change_through_fsspec(root: Path, tracer: Signal) -> None:
+    fs = _fsspec(root)
+    sys.settrace(tracer)
+    with fs._changing() as tx:
+        sys.settrace(None)
+        _stage(tx)
+        sys.settrace(tracer)
+
+
 WORKS: dict[str, Callable[[Path, Signal], None]] = {
     "commit": _commit,
     "commit process": _commit_process,
@@ -178,6 +250,11 @@ WORKS: dict[str, Callable[[Path, Signal], None]] = {
     "rollback_prepared": _decide_later(rollback_prepared),
     "recover": _recover,
     "snapshot": _snapshot,
+    "snapshot, create": _snapshot_of_none,
+    "look": _look,
+    "edit": _edit,
+    "savepoint": _savepoint,
+    "fsspec": _change_through_fsspec,
 }
 
 
@@ -237,19 +314,6 @@ def test_a_handler_raises_between_two_lines(memory: Path, work: str, kind: str) 
     assert number > 100
 
 
-class AtTheEnd(Signal):
-    """At the very beginning of the call that ends the block, before its first line."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        if self.left and frame.f_code.co_filename.endswith("/txfiles/transaction.py"):
-            self.left = 0
-            sys.settrace(None)
-            signal.raise_signal(signal.SIGALRM)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_handler_raises_where_the_end_of_the_block_begins(root: Path, kind: str) -> None:
     """The block is left, so the transaction is rolled back, also while the exception and the name `tx` are kept."""
@@ -259,7 +323,7 @@ def test_a_handler_raises_where_the_end_of_the_block_begins(root: Path, kind: st
         with FileTransaction(root) as tx:
             _stage(tx)
             tx.on_rollback(lambda: called.append("rolled back"))
-            sys.settrace(AtTheEnd())
+            sys.settrace(Signal(1))
     except BaseException as error:
         sys.settrace(None)
         assert raised == [error]  # noqa: PT017 (and held)
@@ -267,6 +331,28 @@ def test_a_handler_raises_where_the_end_of_the_block_begins(root: Path, kind: st
         with FileTransaction(root, timeout=0) as again:
             _stage(again)
     assert raised
+    assert tree(root) == NEW
+
+
+BLOCKS: dict[str, Callable[[Path], AbstractContextManager[object]]] = {
+    "edit": lambda root: _documents(root).edit(),
+    "fsspec": lambda root: _fsspec(root)._changing(),
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_that_holds_a_transaction_lets_it_go_whatever_is_kept(root: Path, block: str) -> None:
+    raised = _raising(KINDS["Exception"])
+    kept = None
+    try:
+        with BLOCKS[block](root):
+            sys.settrace(Signal(1))
+    except Deadline as error:
+        kept = error
+    sys.settrace(None)
+    assert raised == [kept]
+    with FileTransaction(root, timeout=0) as again:
+        _stage(again)
     assert tree(root) == NEW
 
 

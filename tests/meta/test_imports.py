@@ -75,8 +75,9 @@ LAYERS = """
     _calls.changing
     _calls.opening
     _calls.reading
+    _calls.savepoint
     _calls.session
-    _calls.content  _calls.plan  _calls.progress  _calls.settings
+    _calls.content  _calls.leaving  _calls.plan  _calls.progress  _calls.settings
 
     _tree.facts
     _tree.subtrees
@@ -108,7 +109,7 @@ DOORS = {
     "_format": {"digest", "journal", "json", "layout", "paths"},
     "_disk": {"interrupts", "lock", "metadata", "rounds", "system"},
     "_tree": {"borders", "facts", "staging", "streams", "subtrees", "tokens", "tree", "view"},
-    "_calls": {"changing", "content", "opening", "plan", "progress", "session", "settings"},
+    "_calls": {"changing", "content", "leaving", "opening", "plan", "progress", "session", "settings"},
     "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
     "_documents": {"codecs", "document", "family", "members", "patterns"},
     "_reading": {"lookout", "nothing", "question", "reader"},

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from txfiles._calls.content import chunks_of
 from txfiles._calls.opening import Opening, check_mode
 from txfiles._calls.plan import Plan, change_of
-from txfiles._calls.session import still_open
+from txfiles._calls.savepoint import Part, Savepoint
 from txfiles._calls.settings import UNSET, Unset
 from txfiles._format import json, paths
 from txfiles._tree import subtrees
@@ -19,7 +18,8 @@ from txfiles._tree.view import must_be_file
 from txfiles.errors import InvalidPathError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from txfiles._calls.content import Data
     from txfiles._format.paths import AnyPath
@@ -207,30 +207,12 @@ class Changing(Opening):
             staging.make_parents(resolved)
             staging.make_directory(resolved)
 
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
+    def savepoint(self) -> AbstractContextManager[None]:
         """A part of the transaction: an exception inside undoes what was staged inside, and propagates."""
-        with self._call() as staging, staging.step():
-            mark = len(self._callbacks)
-            try:
-                yield
-            except BaseException:
-                self._undo_callbacks(mark)
-                raise
+        return Savepoint(self)
 
-    @contextmanager
-    def _part(self) -> Iterator[None]:
-        """A savepoint for one of several callers who share the transaction: nothing of it goes beyond its end."""
-        self._in_part = True
-        try:
-            with self.savepoint():
-                yield
-                if self._writing:
-                    raise still_open(min(self._writing))
-        finally:
-            self._in_part = False
-            for discard in list(self._writing.values()):
-                discard()
+    def _part(self) -> AbstractContextManager[None]:
+        return Part(self)
 
     def plan(self) -> Plan:
         """What a commit would change now, and nothing else; nothing is changed by asking.

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from txfiles._calls.progress import Progress
 from txfiles._disk import system
+from txfiles._disk.interrupts import HeldBack
 from txfiles._format import paths
 from txfiles.errors import CommitError, TransactionClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from txfiles._tree.staging import Staging
     from txfiles._tree.tokens import Tokens
@@ -103,6 +105,10 @@ class Session:
 
     def _call(self) -> Call:
         return Call(self)
+
+    def _held_back(self, note: Callable[[], str] | None = None) -> AbstractContextManager[None]:
+        """Where an interrupt waits, for what reads no data of the caller."""
+        return HeldBack(note)
 
     def _require_mine(self) -> None:
         if self._pid not in (-1, self._fs.pid()):

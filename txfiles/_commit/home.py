@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from txfiles._disk import metadata
+from txfiles._disk.interrupts import HeldBack
 from txfiles._disk.lock import make_lock
 from txfiles._disk.system import give, release, write_all
 from txfiles._format import journal, layout, paths
@@ -42,11 +43,8 @@ def locate(fs: FileSystem, root: AnyPath) -> bytes:
         raise InvalidPathError(
             "the root is empty" if not raw else "the root contains a NUL byte", path=paths.decode(raw)
         )
-    try:
+    with HeldBack(), paths.Naming(raw):
         root = fs.absolute(raw)
-    except OSError as error:
-        paths.give_name(error, raw)
-        raise
     if paths.has_private(root):
         paths.refuse_private(paths.decode(root))
     return root

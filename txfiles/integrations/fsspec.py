@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import threading
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from glob import has_magic
 from pathlib import Path
@@ -35,11 +34,13 @@ from txfiles._format import layout, paths
 from txfiles._tree import subtrees
 from txfiles.errors import InvalidPathError
 from txfiles.integrations import _views
+from txfiles.integrations._change import Change
 from txfiles.integrations._files import Compressed, Deferred, Reader, Text
 from txfiles.store import FileStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from txfiles._format.journal import Durability
     from txfiles._tree.view import View
@@ -215,21 +216,9 @@ class TxFilesFileSystem(AbstractFileSystem):
         running = _blocks.get(self.store.root)
         return running if running is self._made_in else None
 
-    @contextmanager
-    def _changing(self) -> Iterator[FileTransaction]:
+    def _changing(self) -> AbstractContextManager[FileTransaction]:
         """For the changes of one call, all or none: in a part of the running transaction, or in one of its own."""
-        joined = self._joined()
-        if joined is not None:
-            with joined.savepoint():
-                yield joined
-            return
-        key = threading.current_thread(), self.store.root
-        with self.store.transaction() as tx:
-            _running[key] = tx
-            try:
-                yield tx
-            finally:
-                del _running[key]
+        return Change(self._joined(), self.store, _running)
 
     def _relative(self, path: Any) -> str:
         stripped: str = self._strip_protocol(path)

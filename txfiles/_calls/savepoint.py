@@ -1,0 +1,76 @@
+"""Parts of a transaction that can be undone by themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txfiles._calls.leaving import Exit
+from txfiles._calls.session import Session, still_open
+from txfiles._disk.interrupts import HeldBack, Interrupted
+from txfiles._format import paths
+
+if TYPE_CHECKING:
+    from txfiles.errors import CommitError
+
+
+class Savepoint:
+    """An exception inside undoes what was staged inside, and propagates. Beside it no call of another thread runs."""
+
+    _state = "new"
+
+    def __init__(self, tx: Session) -> None:
+        self._tx = tx
+        self._call = tx._call()
+
+    def __enter__(self) -> None:
+        try:
+            with HeldBack():
+                staging = self._call.__enter__()
+                self._step = staging.step()
+                self._step.__enter__()
+                self._mark = len(self._tx._callbacks)
+                self._state = "open"
+        except BaseException:
+            self._roll_back_late()
+            raise
+
+    def _leave(self, error: BaseException | None) -> None:
+        if self._state != "open":
+            return
+        with HeldBack():
+            self._state = "ended"
+            try:
+                with paths.Below(self._tx._root):
+                    if error is not None:
+                        self._tx._undo_callbacks(self._mark)
+                    self._step.__exit__(None if error is None else type(error), error, None)
+            finally:
+                self._call.__exit__(None, error, None)
+
+    def _roll_back_late(self) -> None:
+        if self._state == "open":
+            self._leave(Interrupted())
+
+    __exit__: Exit = Exit()
+
+
+class Part(Savepoint):
+    """A savepoint for one of several callers who share the transaction: nothing of it goes beyond its end."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._tx._in_part = True
+
+    def _leave(self, error: BaseException | None) -> None:
+        tx = self._tx
+        refused: CommitError | None = None
+        if error is None and tx._writing:
+            refused = still_open(min(tx._writing))
+        try:
+            super()._leave(error or refused)
+        finally:
+            tx._in_part = False
+            for discard in list(tx._writing.values()):
+                discard()
+        if refused is not None:
+            raise refused
