@@ -260,6 +260,36 @@ def undone_beside_theirs(fs: SimFS) -> None:
     fs.plan = None
 
 
+def undone_beside(act: Step) -> Step:
+    """A file is replaced, somebody does something to the new one, and then the commit fails and says what it left."""
+
+    def step(fs: SimFS) -> None:
+        def fail() -> None:
+            act(fs)
+            raise OSError(errno.EIO, "injected")
+
+        with pytest.raises(CommitError) as caught, FileTransaction("/sim") as tx:
+            WRITES(tx)
+            fs.plan = s.at_call("rename", 3, fail)
+        fs.plan = None
+        assert any("'a'" in note for note in caught.value.__notes__)
+
+    return step
+
+
+def closed(path: str) -> Step:
+    """Somebody takes the rights of others to read a file."""
+
+    def step(fs: SimFS) -> None:
+        at = fs.open_dir(None, b"/sim")
+        fd = fs.open_read(at, path.encode())
+        fs.chmod(fd, 0o600)
+        fs.close(fd)
+        fs.close(at)
+
+    return step
+
+
 def undone_beside_emptied(fs: SimFS) -> None:
     """Who has a deleted file open empties it, and then the commit fails."""
 
@@ -438,7 +468,7 @@ def meddled_commit(change: Change, number: int, act: Step, note: str = "") -> St
 TAKES_BACK: list[
     tuple[str, Change, int, Step, int | None, dict[str, Any]]
 ] = [  # the change, how many renames happen, what is done then, and what a recovery that keeps theirs shows
-    ("a-removed", WRITES, 5, removed("a"), None, {"a": "old a", "b": "old b", "e": None}),
+    ("a-removed", WRITES, 5, removed("a"), 1, {"a": None, "b": "old b", "e": None}),
     ("parent-of-a-write", replace_in_directory, 4, removed("gone/f", "gone"), 1, {"a": "old a", "gone/f": None}),
     ("parent-of-a-delete", delete_in_directory, 4, removed("gone"), 1, {"a": "old a", "gone/f": None}),
     ("parent-of-a-directory", delete_inner, 4, removed("dir/one", "dir"), 1, {"a": "old a", "dir/deep/two": None}),

@@ -6,6 +6,7 @@ from tests.crash import steps as s
 from tests.crash import steps_of_syncs as d
 from tests.crash.case_steps import (
     TAKES_BACK,
+    closed,
     decided,
     delete_empty,
     delete_nested,
@@ -22,6 +23,7 @@ from tests.crash.case_steps import (
     removed,
     removed_in_commit,
     restart,
+    undone_beside,
     undone_beside_theirs,
 )
 from tests.crash.steps import (
@@ -162,6 +164,37 @@ CASES = {
             to_aborting,
             recover_now,
             shows(a="old a", empty=""),
+        ),
+        case(
+            "removed-in-undo-and-told",
+            dying(WRITES, "rename", 5),
+            to_aborting,
+            removed("b"),
+            overwrite("/sim/a"),
+            decided("roll-back"),
+            shows(a="other", b="old b", e=None),
+        ),
+        case(
+            "lost-in-undo",
+            dying(WRITES, "rename", 5),
+            to_aborting,
+            removed("b"),
+            restart,
+            recover_now,
+            shows(a="old a", b="old b", e=None),
+        ),
+        case(
+            "theirs-for-a-deleted-file-before-undo",
+            dying(s.delete_and_write, "rename", 3),
+            to_aborting,
+            directory("b"),
+            refused(RecoveryConflictError),
+        ),
+        case(
+            "undone-beside-a-closed-file",
+            undone_beside(closed("a")),
+            shows(a="new a", b="old b", e=None),
+            entry("a", "file", 0o600),
         ),
         case("rolled-back-without-need", dying(WRITES, "rename", 3), decided("roll-back"), shows(a="new a", e="new e")),
         case("undone-beside-theirs", undone_beside_theirs, shows(a="old a", b="other")),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
+
+import pytest
 
 from tests.crash.steps import PRIVATE, WRITES, at_call
 from txfiles import FileTransaction
@@ -55,10 +56,11 @@ def undone_beside_a_removed(fs: SimFS) -> None:
         fs.remove("/sim/b")
         raise OSError(errno.EIO, "injected")
 
-    with suppress(CommitError), FileTransaction("/sim") as tx:
+    with pytest.raises(CommitError) as caught, FileTransaction("/sim") as tx:
         WRITES(tx)
         fs.plan = at_call("rename", 4, fail)
     fs.plan = None
+    assert any("'b'" in note for note in caught.value.__notes__)
 
 
 def other_meta(

@@ -23,6 +23,7 @@ from txfiles._disk import system
 from txfiles.errors import (
     CommitError,
     CommitOutcomeUnknownError,
+    ConflictError,
     RecoveryConflictError,
     TxFilesError,
     UnsupportedFilesystemError,
@@ -149,6 +150,54 @@ def test_b01_i03_a_target_that_turns_into_something_else(
     (root / "c").write_text("old", encoding="utf-8")
     change(root)
     assert set(tree(root).values()) <= {b"new"}
+
+
+class _TwiceTheirs(system.KernelFS):
+    """Somebody's directory comes before the rename of a delete, and somebody's file before that is taken back."""
+
+    def __init__(self, root: Path) -> None:
+        self._c = root / "c"
+        self._renames = 0
+
+    def rename(self, at: int, name: bytes, to: int, new: bytes) -> None:
+        self._renames += 1
+        if self._renames == 4:
+            _to_a_full_directory(self._c)
+        super().rename(at, name, to, new)
+        if self._renames == 4:
+            self._c.write_text("later", encoding="utf-8")
+
+
+def _is_left(root: Path) -> None:
+    """The directory that lost its name: it lies in the private directory, and every recovery tells of it."""
+    (name,) = recover(root).unknown
+    assert (root / ".txfiles" / name / "theirs").read_text(encoding="utf-8") == "theirs"
+    assert (root / "c").read_text(encoding="utf-8") == "later"
+
+
+@pytest.mark.leaves_debris
+def test_i03_a_delete_whose_directory_cannot_go_back_is_undone_and_told(root: Path) -> None:
+    _furnish(root)
+    with system.use(_TwiceTheirs(root)), pytest.raises(ConflictError, match="'c'") as caught:
+        _delete(root)
+    assert caught.value.outcome == "before"
+    assert "left in the private directory" in caught.value.__notes__[0]
+    assert {name: (root / name).read_bytes() for name in "abde"} == dict.fromkeys("abde", b"old")
+    _is_left(root)
+
+
+@pytest.mark.leaves_debris
+@pytest.mark.parametrize("on_conflict", ["keep-theirs", "roll-back"])
+def test_i03_the_same_after_a_kill(root: Path, on_conflict: Literal["keep-theirs", "roll-back"]) -> None:
+    _furnish(root)
+    killed(lambda: _delete(root), "rename", 5, inner=_TwiceTheirs(root))
+    for undecided in ("raise", "roll-forward"):
+        with pytest.raises(RecoveryConflictError, match="'c'"):
+            recover(root, on_conflict=undecided)  # type: ignore[arg-type]
+    recover(root, on_conflict=on_conflict)
+    others = {name: (root / name).exists() for name in "abde"}
+    assert others == dict.fromkeys("abde", on_conflict == "roll-back")
+    _is_left(root)
 
 
 @pytest.mark.parametrize("on_conflict", ["keep-theirs", "roll-back"])

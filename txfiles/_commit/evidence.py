@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from txfiles._commit.home import Home
     from txfiles._disk.system import Stat
-    from txfiles._format.journal import Identity, Journal, Meta, Operation
+    from txfiles._format.journal import Identity, Journal, Meta, Operation, OpKind
 
 
 class Evidence:
-    """The state of each operation of one journal, looked at anew at every call.
+    """The state of each operation of one journal, looked at anew at every call (but see `look_anew`).
 
     `same_tree`: the journal is where it was written, so that inode numbers count; not so in a copied tree.
     """
@@ -32,6 +32,18 @@ class Evidence:
         self.fs = home.fs
         self.journal = journal
         self.same_tree = same_tree
+        self._leaves = {op.path: op for op in journal.ops if op.kind in ("delete", "rmdir")}
+        self._comes = {op.path: op for op in journal.ops if op.kind in ("write", "mkdir")}
+        self._over: bool | None = None
+
+    def look_anew(self) -> None:
+        """Forget what was found out once for all operations; what is asked of one is looked at anew at every call."""
+        self._over = None
+
+    def has(self, kind: OpKind, path: bytes) -> bool:
+        """Whether the journal has an operation of this kind and path."""
+        op = (self._leaves if kind in ("delete", "rmdir") else self._comes).get(path)
+        return op is not None and op.kind == kind
 
     # -- names --------------------------------------------------------------------------------------------------
 
@@ -90,6 +102,15 @@ class Evidence:
             return False
         return self.same_tree or self._digest(*self.home.tree.at(op.path), target) == op.digest
 
+    def is_undisturbed(self, op: Operation, target: Stat | None) -> bool:
+        """Nobody has touched the new file of a write: it is there, with its metadata.
+
+        After a power loss a missing one says nothing: the rename that puts the old file back can have taken it (A1).
+        """
+        if target is None:
+            return not self.same_boot or self.old(op) is None
+        return self.has_meta(op, target, op.meta)
+
     def deleted(self, op: Operation) -> Stat | None:
         """The deleted file, once a delete is done: it lies under its token's name."""
         token = self.token(op)
@@ -121,11 +142,13 @@ class Evidence:
 
         So it is with a journal that has come back from the dead, and whose deleted files have not.
         """
-        return any(
-            self.token(op) is None if op.kind != "write" else op.old is not None and self.old(op) is None
-            for op in self.journal.ops
-            if op.kind != "delete"
-        )
+        if self._over is None:
+            self._over = any(
+                self.token(op) is None if op.kind != "write" else op.old is not None and self.old(op) is None
+                for op in self.journal.ops
+                if op.kind != "delete"
+            )
+        return self._over
 
     def _shows(self, recorded: Identity, found: Stat, op: Operation, *, private: bool = False) -> bool:
         """What was found, the target or with `private` the token, is the one recorded."""
@@ -246,19 +269,19 @@ class Evidence:
     def conflicts_forward(self) -> list[Operation]:
         """Operations still to be done whose target is foreign. Raises `RecoveryError` for a token lost or damaged."""
         found: list[Operation] = []
-        going = {op.path for op in self.journal.ops if op.kind in ("delete", "rmdir")}
+        self.look_anew()
         coming: set[bytes] = set()
         blocked: set[bytes] = set()
         for op in self.journal.ops:
-            if self._blocked(op, going, coming, blocked):
+            if self._blocked(op, coming, blocked):
                 found.append(op)
                 blocked.add(op.path)
             elif op.kind == "mkdir" and self.token(op) is not None:
                 coming.add(op.path)
         return found
 
-    def _blocked(self, op: Operation, going: set[bytes], coming: set[bytes], blocked: set[bytes]) -> bool:
-        """`going`, `coming`: paths that the journal takes away, and directories that it is yet to make."""
+    def _blocked(self, op: Operation, coming: set[bytes], blocked: set[bytes]) -> bool:
+        """`coming`: directories that the journal is yet to make."""
         token, target = self.token(op), self.target(op)
         if self.took_a_directory(op):
             return True
@@ -269,7 +292,7 @@ class Evidence:
         if op.kind in ("write", "mkdir"):
             if token is not None and (op.path in blocked or not self.has_parent(op, coming, blocked)):
                 return True
-            if op.path in going and self._still_to_go(op, target):
+            if self._still_to_go(op, target):
                 target = None
         if token is None:
             if op.kind == "write" and target is None:
@@ -292,11 +315,13 @@ class Evidence:
         if not stat.S_ISDIR(target.st_mode):
             return False
         inside = (paths.join(op.path, n) for n in self.fs.listdir(self.home.tree.open_dir(op.path)))
-        return any(path not in going or path in blocked for path in inside)
+        return any(path not in self._leaves or path in blocked for path in inside)
 
     def can_force(self, op: Operation) -> bool:
         """Whether one rename, or a new directory, can put the operation over what somebody else has there."""
         target = self.target(op)
+        if self.took_a_directory(op):
+            return False
         if self.astray(op) or (target is not None and stat.S_ISDIR(target.st_mode) != (op.kind == "mkdir")):
             return False
         for above in paths.ancestors(op.path)[1:]:
@@ -304,6 +329,10 @@ class Evidence:
             if found is not None and not stat.S_ISDIR(found.st_mode):
                 return False
         return True
+
+    def can_come_back(self, op: Operation) -> bool:
+        """Whether an undo can give an old file its name without taking one from somebody else."""
+        return op.kind == "write" and op.old is not None and self.target(op) is None and self.has_parent(op)
 
     def has_parent(self, op: Operation, coming: Collection[bytes] = (), blocked: Collection[bytes] = ()) -> bool:
         """The directory of the target is there, or comes with the journal."""
@@ -317,13 +346,12 @@ class Evidence:
 
     def _still_to_go(self, op: Operation, target: Stat | None) -> bool:
         """The delete or rmdir that makes room for `op` is not done yet, or half done: both names of its rename (A1)."""
-        for other in self.journal.ops:
-            if other.path != op.path or other.kind not in ("delete", "rmdir") or target is None:
-                continue
-            if other.kind == "rmdir":
-                return self.token(other) is not None and stat.S_ISDIR(target.st_mode)
-            return self.is_to_go(other, target) and self.is_old(other, target)
-        return False
+        other = self._leaves.get(op.path)
+        if other is None or target is None:
+            return False
+        if other.kind == "rmdir":
+            return self.token(other) is not None and stat.S_ISDIR(target.st_mode)
+        return self.is_to_go(other, target) and self.is_old(other, target)
 
     def conflicts_undo(self) -> list[Operation]:
         """Applied operations whose target is foreign now. Raises `RecoveryError` for an old file that is lost."""
@@ -350,11 +378,11 @@ class Evidence:
                 if self.is_new(op, target):
                     raise _lost(op, "(the old file) is missing")
                 return False
-            if target is None:
-                return not self.has_parent(op, coming, blocked)
-            if same_inode(old, target):
+            if target is None and not self.has_parent(op, coming, blocked):
+                return True
+            if target is not None and same_inode(old, target):
                 return False
-            return not (self.is_new(op, target) and self.has_meta(op, target, op.meta))
+            return not ((target is None or self.is_new(op, target)) and self.is_undisturbed(op, target))
         if self.lost_its_name(op, target):
             return not self.has_parent(op, coming, blocked)
         if op.kind == "delete" and (deleted := self.deleted(op)) is not None:
@@ -370,17 +398,18 @@ class Evidence:
         target = self.target(op)
         if target is None or stat.S_ISDIR(target.st_mode):
             return True
-        return any(other.path == op.path and self.is_new(other, target) for other in self.journal.ops)
+        other = self._comes.get(op.path)
+        return other is not None and self.is_new(other, target)
 
     def _is_all_ours(self, directory: bytes, blocked: set[bytes]) -> bool:
         """The journal made this directory and all that is in it, so that undoing it leaves its name free."""
-        made = {op.path: op for op in self.journal.ops if op.kind == "mkdir" or (op.kind == "write" and not op.old)}
         todo = [directory]
         while todo:
             path = todo.pop()
-            if path not in made or path in blocked:
+            made = self._comes.get(path)
+            if made is None or path in blocked:
                 return False
-            if made[path].kind == "mkdir":
+            if made.kind == "mkdir":
                 todo += [paths.join(path, n) for n in self.fs.listdir(self.home.tree.open_dir(path))]
         return True
 

@@ -298,11 +298,11 @@ class Home:
             raise
 
     def discard(self, name: bytes) -> bool:
-        """`remove` what nobody needs; false where it has become immutable (chattr(1)) and cannot go: EPERM."""
+        """`remove` what nobody needs; false where it cannot go: it is immutable (chattr(1)) or a directory."""
         try:
             self.remove(name)
         except OSError as error:
-            if error.errno != errno.EPERM:
+            if error.errno not in (errno.EPERM, errno.EISDIR):
                 raise
             return False
         return True

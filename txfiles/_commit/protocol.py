@@ -430,14 +430,14 @@ class Commit:
     def _tell_what_is_theirs(self, left: list[Operation]) -> None:
         if left and self.failure is not None:
             shown = paths.some([repr(paths.decode(op.path)) for op in left])
-            self.failure.add_note(f"txfiles: replaced by somebody else meanwhile, and left as it is: {shown}")
+            self.failure.add_note(f"txfiles: changed by somebody else meanwhile, and left as it is: {shown}")
 
     def _tell_what_stayed(self) -> None:
         with suppress(OSError):  # the outcome is known, this is only a hint
             names = [name for name in self.home.names() if layout.parse(name).tid == self.journal.tid]
             if names and self.failure is not None:
                 shown = paths.some([paths.decode(name) for name in sorted(names)])
-                self.failure.add_note(f"txfiles: immutable, and left in the private directory: {shown}")
+                self.failure.add_note(f"txfiles: cannot be removed, and is left in the private directory: {shown}")
 
     def _exists(self, state: State) -> bool:
         try:
@@ -607,7 +607,7 @@ def settle(home: Home, journal: Journal) -> None:
 def _remove_leftovers(home: Home, journal: Journal) -> None:
     for op in journal.ops:
         if op.kind != "write":
-            home.remove(layout.token(journal.tid, op.number))
+            home.discard(layout.token(journal.tid, op.number))
         elif op.old is not None:
             home.remove(layout.old(journal.tid, op.number))
 
@@ -625,11 +625,17 @@ def begin_undo(home: Home, journal: Journal, state: State = "committed") -> None
 
 
 def finish_undo(
-    home: Home, journal: Journal, skip: frozenset[int] = NOTHING, *, same_tree: bool = True
+    home: Home,
+    journal: Journal,
+    skip: frozenset[int] = NOTHING,
+    force: frozenset[int] = NOTHING,
+    *,
+    same_tree: bool = True,
 ) -> list[Operation]:
     """Put back what was applied, in reverse, with the barriers of `apply`; the journal is to be retired next.
 
-    Returns the writes that are not undone, because somebody else has replaced their targets since.
+    Operations in `skip` stay as they are; the old files of those in `force` come back though the new ones were removed.
+    Returns the writes that are not undone, because somebody else has changed their targets since.
     """
     evidence = Evidence(home, journal, same_tree=same_tree)
     durable = journal.durability == "full"
@@ -639,7 +645,7 @@ def finish_undo(
     left = []
     for op in reversed([op for op in files if op.kind == "write"]):
         with paths.Naming(op.path, always=True):
-            if not _undo_write(home, evidence, op):
+            if not _undo_write(home, evidence, op, force):
                 left.append(op)
     if made and durable:
         sync_directories(home, {paths.split(op.path)[0] for op in files if op.kind == "write"}, private=True)
@@ -657,8 +663,8 @@ def finish_undo(
     return left
 
 
-def _undo_write(home: Home, evidence: Evidence, op: Operation) -> bool:
-    """False where somebody else has replaced the target since."""
+def _undo_write(home: Home, evidence: Evidence, op: Operation, force: frozenset[int]) -> bool:
+    """False where somebody else has replaced the target since, removed it, or changed its mode, owner or attributes."""
     token, target = evidence.token(op), evidence.target(op)
     if token is not None and (target is None or not same_inode(token, target)):
         if evidence.lost_its_name(op, target):
@@ -666,6 +672,8 @@ def _undo_write(home: Home, evidence: Evidence, op: Operation) -> bool:
         return True  # not applied
     if target is not None and not evidence.is_new(op, target):
         return evidence.is_old(op, target)  # undone already
+    if token is None and op.old is not None and op.number not in force and not evidence.is_undisturbed(op, target):
+        return False
     if op.old is not None:
         # It is missing where it was put back, and the file then removed, or where nothing was ever synced.
         if (target is not None and token is None) or evidence.old(op) is not None:
@@ -709,8 +717,7 @@ def _finish_if_begun(home: Home, evidence: Evidence, op: Operation, target: Stat
     """Finish what was cut off between mkdir and chmod; somebody else's has another mode, or something else in it."""
     if target.st_mode & 0o1777 != (0o700 if evidence.journal.version == 1 else _UNFINISHED):
         return
-    ours = {other.path for other in evidence.journal.ops if other.kind == op.kind}
-    if all(paths.join(op.path, name) in ours for name in home.fs.listdir(home.tree.open_dir(op.path))):
+    if all(evidence.has(op.kind, paths.join(op.path, name)) for name in home.fs.listdir(home.tree.open_dir(op.path))):
         _finish_directory(home, op)
 
 

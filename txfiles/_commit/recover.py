@@ -260,9 +260,10 @@ def _roll_back(home: Home, evidence: Evidence, state: State, on_conflict: OnConf
         raise conflict(conflicts)
     if state != "aborting":
         begin_undo(home, evidence.journal, state)
-    skip = frozenset(op.number for op in conflicts)
+    force = frozenset(op.number for op in conflicts if on_conflict == "roll-back" and evidence.can_come_back(op))
+    skip = frozenset(op.number for op in conflicts) - force
     try:
-        finish_undo(home, evidence.journal, skip, same_tree=evidence.same_tree)
+        finish_undo(home, evidence.journal, skip, force, same_tree=evidence.same_tree)
         retire(home, evidence.journal, "aborting")
     except OSError:
         taint(home, evidence.journal, "aborting")

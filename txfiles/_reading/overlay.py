@@ -29,6 +29,7 @@ Entries = dict[bytes, Held | Directory | Absent]
 
 def lay_after(evidence: Evidence, entries: Entries) -> None:
     """The state after: what is not done yet is laid over the tree. What is done is on disk, and anybody's since."""
+    evidence.look_anew()
     for op in evidence.journal.ops:
         entries.pop(op.path, None)
         target = evidence.target(op)
