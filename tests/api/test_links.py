@@ -37,6 +37,7 @@ from txfiles.errors import (
     RecoveryError,
     UnsupportedFilesystemError,
 )
+from txfiles.integrations.fsspec import TxFilesFileSystem
 from txfiles.recovery import verify
 from txfiles.testing._faults import FaultyFS, kill_at
 
@@ -679,3 +680,15 @@ def test_a_sandbox_that_keeps_the_way_out_closed(root: Path, out: Path, granted:
         assert told == f"PermissionError [Errno 13] Permission denied: '{out}'\n"
     assert (root / "a").read_text(encoding="utf-8") == "new a"
     assert (out / "f").read_text(encoding="utf-8") == "old f"
+
+
+def test_fsspec(root: Path, out: Path) -> None:
+    with pytest.raises(InvalidPathError):
+        TxFilesFileSystem(str(root)).pipe(f"{root}/absolute", b"x")
+    fs = TxFilesFileSystem(str(root), links="follow")
+    with fs.transaction:
+        fs.pipe(f"{root}/absolute", b"new f")
+        fs.pipe(f"{root}/a", b"new a")
+        assert (out / "f").read_bytes() == b"old f"
+    assert fs.cat(f"{root}/dir/f") == (out / "f").read_bytes() == b"new f"
+    assert f"{root}/dir/deep/h" in fs.ls(f"{root}/dir/deep", detail=False)

@@ -132,7 +132,8 @@ class Committed:
         reader: StateReader | FarReader
         if far is None:
             root = paths.encode(self._store.root)
-            reader = StateReader(system.current(), root, self._timeout, durable=self._durable)
+            out = self._store._links == "follow"
+            reader = StateReader(system.current(), root, self._timeout, durable=self._durable, links_out=out)
         else:
             reader = self._store._far_reader(far, None)
         try:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from txfiles._calls.settings import Links
     from txfiles._format.journal import Durability
     from txfiles._tree.view import View
     from txfiles.transaction import FileTransaction
@@ -135,7 +136,7 @@ class TxFilesFileSystem(AbstractFileSystem):
         root: the absolute path of the directory, or a URL of object storage. Without it a path is in the nearest
             directory above that is a root already, or else in the directory that it names, or that of its file; an
             instance without a root, and not of a URL, finds that anew for each call and has no `transaction`.
-        durability, timeout, create: those of `FileTransaction`.
+        durability, timeout, create, links: those of `FileTransaction`.
         url_root: what fsspec takes from a URL, for where there is no `root`.
 
     Raises what `FileTransaction` raises: `InvalidPathError` for a path that is not below the root.
@@ -161,6 +162,7 @@ class TxFilesFileSystem(AbstractFileSystem):
         durability: Durability = "full",
         timeout: float | None = 10.0,
         create: bool = False,
+        links: Links = "refuse",
         url_root: str | None = None,
         **options: Any,
     ) -> None:
@@ -169,7 +171,7 @@ class TxFilesFileSystem(AbstractFileSystem):
         if not is_far(chosen) and not Path(chosen).is_absolute():
             raise ValueError(f"the root must be an absolute path, not {chosen!r}: instances outlive a chdir")
         self.root: str = self._strip_protocol(chosen)
-        self.store: FileStore = FileStore(self.root, durability=durability, timeout=timeout, create=create)
+        self.store: FileStore = FileStore(self.root, durability=durability, timeout=timeout, create=create, links=links)
         self._made_in = _blocks.get(self.store.root) if root is None else None
         self._committed = _views.Committed(self.store, timeout, durable=durability == "full")
 
