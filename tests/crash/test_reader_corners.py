@@ -168,6 +168,21 @@ def test_a_root_is_not_taken_for_at_rest_where_directories_have_no_time_or_a_coa
     read_both(store, fs)
 
 
+def test_what_a_snapshot_of_a_root_at_rest_is_asked_after_a_commit(root: Path) -> None:
+    store = set_up(root)
+    for _ in range(3):  # until the root is known to be at rest
+        with store.snapshot("a", "b") as snap:
+            assert snap.read("a") == b"a 0"
+        time.sleep(0.06)
+    with store.snapshot("a", "b") as snap, store.snapshot("a") as other:
+        with store.transaction() as tx:
+            tx.write("b", "b 1")
+        assert snap.read("b") == b"b 0"
+        assert other.read("a") == b"a 0"
+        with pytest.raises(SnapshotExpiredError):
+            other.read("b")
+
+
 def test_one_commit_between_a_look_and_the_next_is_followed_though_another_is_under_way(root: Path) -> None:
     store = set_up(root)
     with store.snapshot() as snap:

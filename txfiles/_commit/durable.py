@@ -95,8 +95,11 @@ def sync_private(home: Home) -> None:
     perform(partial(_sync_dir, home, home.private_fd))
 
 
-def sync_journal(home: Home, name: bytes) -> None:
-    perform(partial(_sync_file, home, name))
+def sync_open(home: Home, fd: int) -> None:
+    def job() -> Generator[Sync, None, None]:
+        yield home.fs.sync_file, fd
+
+    perform(job)
 
 
 def _sync_file(home: Home, name: bytes) -> Generator[Sync, None, None]:

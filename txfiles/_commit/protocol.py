@@ -58,7 +58,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from txfiles._commit.durable import first_round, home_round, second_round, sync_directories, sync_journal, sync_private
+from txfiles._commit.durable import first_round, home_round, second_round, sync_directories, sync_open, sync_private
 from txfiles._commit.evidence import Evidence, same_inode
 from txfiles._commit.inventory import read_head
 from txfiles._disk import metadata
@@ -284,33 +284,36 @@ def abandon(home: Home, journal: Journal, *, same_tree: bool) -> None:
 def remove_journal(home: Home, name: bytes, *, durable: bool) -> None:
     """Remove it for good: one that was reported dead must not come back and find proof.
 
-    Two facts say so, each enough: a note in the file, and that its name is gone. A sync that succeeds after one of the
-    same directory or file has failed may not be true (A4). So it is an error where neither fact is beyond doubt, and
-    then the journal is left with its name, tainted.
+    Once a sync of a directory has failed, a later one that succeeds may not be true (A4), so that the name can be back.
+    The file says then that it is over. If that cannot be made durable, the journal is left with its name, tainted.
     """
-    is_over = False
-    if durable:
-        try:
-            fd = home.fs.open_append(home.private_fd, name)
+    if not durable:
+        home.remove(name)
+        return
+    try:
+        fd = home.fs.open_append(home.private_fd, name)
+    except FileNotFoundError:  # removed, before an interrupt
+        sync_private(home)
+        return
+    try:
+        if home.sync_failed:
             try:
-                write_all(home.fs, fd, codec.OVER)
-            finally:
-                home.fs.close(fd)
-            sync_journal(home, name)
-            is_over = True
-        except FileNotFoundError:
-            pass  # removed, before an interrupt
-        except OSError:
-            if home.sync_failed:
+                _note_over(home, fd)
+            except OSError:
                 _note_failed_sync(home, name)
                 raise
-    home.remove(name)
-    if durable:
+        home.remove(name)
         try:
             sync_private(home)
         except OSError:
-            if not is_over:
-                raise
+            _note_over(home, fd)
+    finally:
+        home.fs.close(fd)
+
+
+def _note_over(home: Home, fd: int) -> None:
+    write_all(home.fs, fd, codec.OVER)
+    sync_open(home, fd)
 
 
 def retire(home: Home, journal: Journal, state: State) -> None:

@@ -242,6 +242,8 @@ class Reader:
         try:
             if self._at_rest:
                 self._leave_rest()
+                if self._lost:
+                    return False
             look = lookout.look()
             if look == self._seen and (look.is_quiet or self._entries(look) == self._view.entries):
                 if self._hopeful:
