@@ -28,7 +28,7 @@ _MAX_WRITE = 1 << 20
 _DIRECT_IO, _PARALLEL_WRITES = 1, 1 << 6
 _BIG_WRITES, _ASYNC_DIO, _MAX_PAGES = 1 << 5, 1 << 15, 1 << 22
 _THREADS = 8
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _MNT_DETACH = 1, 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -63,7 +63,7 @@ def mounted(path: Path, memory: mmap.mmap, flush_ms: float = 0.0, *, seen: Seen 
     try:
         yield
     finally:
-        _libc.umount2(os.fsencode(path), 0)
+        _libc.umount2(os.fsencode(path), _MNT_DETACH)  # the loop device may need a moment to let go
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
 
