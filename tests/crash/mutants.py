@@ -39,6 +39,10 @@ PROTOCOL = (
     "_commit.two_phase",
     "_tree.tokens",
     "_commit.home",
+    "_commit.logfile",
+    "_commit.checkpoint",
+    "_commit.log_commit",
+    "_commit.log_recovery",
 )
 ORDERED = ("_commit.durable", "_commit.protocol", "_commit.recover", "_commit.two_phase")
 CHECKS = {  # where every condition counts: the functions of each module, all of them where none is named
@@ -405,9 +409,10 @@ def finds(found_by: str, mutant: Mutant) -> str:
 @functools.cache
 def scenarios() -> dict[str, Scenario]:
     """Every scenario of the engine, by name."""
-    from tests.crash import mutant_cases, mutant_scenarios, test_simfs_engine, test_two_phase
+    from tests.crash import mutant_cases, mutant_scenarios, steps_of_log, test_simfs_engine, test_two_phase
 
-    groups = mutant_cases.CASES, mutant_scenarios.EXTRA, test_two_phase.SCENARIOS, test_simfs_engine.SCENARIOS
+    log = steps_of_log.SCENARIOS
+    groups = mutant_cases.CASES, mutant_scenarios.EXTRA, test_two_phase.SCENARIOS, test_simfs_engine.SCENARIOS, log
     return {name: scenario for group in groups for name, scenario in group.items()}
 
 

@@ -72,8 +72,10 @@ def test_every_call_that_syncs_has_a_mutant() -> None:
             node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Attribute)
         ]
         there += [
-            f"{path.parent.name}.{path.stem}" for node in named if node.attr in ("sync_file", "sync_dir", "fsync")
+            f"{path.parent.name}.{path.stem}"
+            for node in named
+            if node.attr in ("sync_file", "sync_data", "sync_dir", "fsync")
         ]
     assert set(there) <= set(PROTOCOL)
-    primitive = re.compile(r": no sync_(file|dir)( \(\d+\))?$")
+    primitive = re.compile(r": no sync_(file|data|dir)( \(\d+\))?$")
     assert len(there) == sum(primitive.search(name) is not None for name in ALL)

@@ -67,8 +67,10 @@ LAYERS = """
     _reading.lookout  _reading.overlay
 
     _commit.two_phase
-    _commit.recover
-    _commit.protocol
+    _commit.log_recovery  _commit.recover
+    _commit.log_commit
+    _commit.checkpoint  _commit.protocol
+    _commit.logfile
     _commit.durable  _commit.evidence  _commit.inventory
     _commit.home
 
@@ -106,7 +108,7 @@ LAYERS = """
 DOORS = {
     "_cli": {"answer", "options", "output"},
     "_sync": {"engine", "excludes", "folder", "overlap", "plan", "remote", "sides", "target"},
-    "_format": {"digest", "journal", "json", "layout", "paths"},
+    "_format": {"digest", "journal", "json", "layout", "log", "paths"},
     "_disk": {"interrupts", "lock", "metadata", "rounds", "system"},
     "_tree": {"borders", "facts", "staging", "streams", "subtrees", "tokens", "tree", "view"},
     "_calls": {"changing", "content", "leaving", "opening", "plan", "progress", "session", "settings"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import stat
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -83,6 +84,14 @@ def second_round(home: Home, journal: Journal, private_done: list[bool]) -> None
     home.fs.run_all([private, *(partial(_sync_directory, home, path) for path in sorted(touched))])
 
 
+def files_round(home: Home, files: Iterable[bytes], directories: Iterable[bytes]) -> None:
+    """Files as they are now, where there are any, directories, and the private one."""
+    jobs: list[Job] = [partial(_sync_dir, home, home.private_fd)]
+    jobs += [partial(_sync_target, home, path) for path in sorted(files)]
+    jobs += [partial(_sync_directory, home, path) for path in sorted(directories)]
+    home.fs.run_all(jobs)
+
+
 def sync_directories(home: Home, directories: Iterable[bytes], *, private: bool = False) -> None:
     """A barrier: these directories (those that exist), and with `private` the private one."""
     jobs: list[Job] = [partial(_sync_directory, home, path) for path in sorted(directories)]
@@ -129,6 +138,29 @@ def _sync_old(home: Home, journal: Journal, op: Operation) -> Generator[Sync, No
     finally:
         if parent >= 0:
             release(home.fs, parent)
+
+
+def _sync_target(home: Home, path: bytes) -> Generator[Sync, None, None]:
+    above, name = paths.split(path)
+    try:
+        parent = home.tree.walk(above)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # removed since, with its directory: what is above that says so
+    try:
+        if not stat.S_ISREG(home.fs.stat(parent, name).st_mode):
+            return
+        fd = home.fs.open_read(parent, name)
+    except FileNotFoundError:
+        return  # its directory says so
+    except PermissionError:
+        yield home.fs.sync_file_system, home.private_fd
+    else:
+        try:
+            yield home.fs.sync_file, fd
+        finally:
+            release(home.fs, fd)
+    finally:
+        release(home.fs, parent)
 
 
 def _sync_directory(home: Home, path: bytes) -> Generator[Sync, None, None]:

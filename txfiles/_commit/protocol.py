@@ -123,7 +123,7 @@ def prepare(home: Home, staging: Staging, durability: Durability, *, two_phase: 
         staging.tokens.close()
         give_way()  # beyond this point it is finished
     except BaseException as cause:
-        _give_up(home, staging, made, number, cause)
+        give_up(home, staging, made, number, cause)
         raise
     return journal
 
@@ -165,7 +165,7 @@ def _write_intent(
             ino=ino,
             born=fs.born(fd),
             ops=tuple(_secure(home, staging, op) for op in operations),
-            dirs=_directories(home, operations, exits),
+            dirs=directories(home, operations, exits),
             two_phase=two_phase,
             exits=exits,
         )
@@ -215,7 +215,7 @@ def _secure(home: Home, staging: Staging, op: Operation) -> Operation:
     return Operation(op.number, op.kind, op.path, old, op.new, op.digest, op.meta, op.was, op.via)
 
 
-def _directories(home: Home, operations: list[Operation], exits: Iterable[Exit]) -> tuple[tuple[bytes, int], ...]:
+def directories(home: Home, operations: list[Operation], exits: Iterable[Exit]) -> tuple[tuple[bytes, int], ...]:
     involved = {paths.split(op.path)[0] for op in operations}
     involved.update(paths.split(link)[0] for one in exits for link in one.links)
     involved.update(*map(paths.ancestors, involved))
@@ -229,7 +229,7 @@ def _directories(home: Home, operations: list[Operation], exits: Iterable[Exit])
     return tuple(out)
 
 
-def _give_up(home: Home, staging: Staging, made: list[bytes], number: int, cause: BaseException) -> None:
+def give_up(home: Home, staging: Staging, made: list[bytes], number: int, cause: BaseException) -> None:
     """Remove the intent and the tokens; raises the error that the caller of `commit` is to see."""
     left: list[OSError] = []
 

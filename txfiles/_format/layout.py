@@ -3,6 +3,7 @@
     format                  format version and lock protocol
     lock                    the writers' lock file, never removed
     HEAD                    the journal of the last settled transaction
+    log, tail               records of many transactions, and where they end (see `_format.log`)
     .gitignore              lets git take no notice of the directory, and `git clean` leave it
     T.k                     the token of operation k of transaction T
     T.k.old                 what a write replaces
@@ -24,6 +25,8 @@ PRIVATE = b".txfiles"
 FORMAT = b"format"
 LOCK = b"lock"
 HEAD = b"HEAD"
+LOG = b"log"
+TAIL = b"tail"
 IGNORE = b".gitignore"
 PERMANENT = frozenset((FORMAT, LOCK, HEAD))
 LASTING = PERMANENT | {IGNORE}  # what may be there at rest; the last one means nothing

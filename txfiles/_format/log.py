@@ -136,7 +136,7 @@ def digest_of(record: bytes) -> bytes:
 
 def holds(journal: Journal) -> bool:
     """Whether a record can be all there is of it: small files that are written and deleted, and nothing else."""
-    return not journal.two_phase and all(
+    return not (journal.two_phase or journal.exits) and all(
         op.kind == "delete"
         or (op.kind == "write" and op.new is not None and op.new.link is None and op.new.size <= INLINE)
         for op in journal.ops
@@ -160,6 +160,13 @@ def decode_records(raw: bytes, header: Header, name: str) -> list[Record]:
         if _is_whole(raw, behind, header.generation) and _seq(raw, behind) > seq:
             raise JournalCorruptError(f"the log {name} is damaged at byte {at}", path=name)
     return found
+
+
+def decode_next(raw: bytes, header: Header, end: int, name: str) -> Record:
+    """The record just encoded, which begins at `end` of the log."""
+    record = _decode_record(raw, 0, header, name)
+    assert record is not None
+    return record._replace(end=end + record.end)
 
 
 def is_record(raw: bytes, header: Header) -> bool:

@@ -11,7 +11,8 @@ What a power loss may do, as an adversary under the assumptions A1 to A4:
         An exchange is two changes that leave and come: it survives whole, or not at all.
     D4  A directory that does not survive takes with it everything in it, also what was renamed into it.
     D5  What was written to a file and not synced comes back old, new, short, zeroed, torn or as garbage; what was
-        synced before and not written again is intact. Mode and owner, attributes and mtime are each old or new.
+        synced before and not written again is intact, and so is what was written over with the same bytes. Mode and
+        owner, attributes and mtime are each old or new.
     D6  After a sync that failed, the changes that it was to make durable may be lost in spite of any later sync,
         until the same name, bytes or attributes are changed and synced again. Reading shows nothing of that.
 """
@@ -183,7 +184,8 @@ class Disk:
         self.used += len(node.data) - len(old)
         node.mtime = mtime
         start = min(position, len(old))
-        node.span = _union(node.span, (start, end))
+        if old[position:end] != data:
+            node.span = _union(node.span, (start, end))
         if node.lost_span is not None and start <= node.lost_span[0] and end >= node.lost_span[1]:
             node.lost_span = None
 

@@ -1,0 +1,310 @@
+"""Commits through the log on the simulated file system: a log of few blocks, and steps that each begin anew."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from tests.crash.steps import at_call, then
+from tests.crash.test_simfs_engine import files
+from txfiles._commit import log_commit, log_recovery
+from txfiles._commit.checkpoint import checkpoint
+from txfiles._commit.durable import home_round
+from txfiles._commit.home import Home
+from txfiles._commit.logfile import LogFile
+from txfiles._disk import system
+from txfiles._format import layout, log
+from txfiles._tree.staging import ABSENT, Staging
+from txfiles._tree.tokens import Tokens
+from txfiles.errors import CommitError
+from txfiles.testing import Crash, Scenario, SimFS, Tree
+from txfiles.testing._simfs import KILL
+
+Change = Callable[[Staging], None]
+
+
+@contextmanager
+def small() -> Iterator[None]:
+    """So that a log is full after a few records, and copied in no time."""
+    before, log.SIZE = log.SIZE, 6 * log.BLOCK
+    try:
+        yield
+    finally:
+        log.SIZE = before
+
+
+@contextmanager
+def at_rest(
+    fs: SimFS, *, make: bool = True, on_conflict: log_recovery.Choice = "raise"
+) -> Iterator[tuple[Home, LogFile | None]]:
+    """The root with its log, recovered; made where there is none."""
+    with small(), Home.open(system.current(), b"/sim", create=False) as home:
+        home.lock.acquire(10, object())
+        file = LogFile.open(home)
+        if file is None and make:
+            home_round(home)
+            file = LogFile.make(home, 1, 0)
+        try:
+            if file is not None and (file.phase() != "applied" or any(map(_is_token, home.names()))):
+                log_recovery.recover(home, file, on_conflict)
+            yield home, file
+        finally:
+            if file is not None:
+                file.close()
+
+
+def _is_token(name: bytes) -> bool:
+    return layout.parse(name).kind == "token"
+
+
+def committed(change: Change, plan: Callable[[int, str], None] | None = None) -> Callable[[SimFS], None]:
+    """With `plan` from where the commit begins; what it makes fail is raised."""
+
+    def step(fs: SimFS) -> None:
+        with at_rest(fs) as (home, file):
+            assert file is not None
+            tokens = Tokens(home.fs, home.private_fd, home.fs.random_id(), durable=False)
+            staging = Staging(home.fs, home.tree, tokens)
+            change(staging)
+            operations = staging.plan()
+            fs.plan = plan
+            try:
+                log_commit.commit(home, staging, file, operations)
+            finally:
+                fs.plan = None
+                tokens.forget()
+
+    return step
+
+
+def write(**contents: str) -> Change:
+    def change(staging: Staging) -> None:
+        for name, content in contents.items():
+            path = name.replace("_", "/").encode()
+            found = staging.place(path)
+            meta = staging.meta_for_new(path) if found.meta is None else found.meta
+            writer = staging.tokens.new(path)
+            writer.write(content.encode())
+            with staging.step():
+                staging.put(path, writer.finish(meta, found.identity))
+
+    return change
+
+
+def delete(*names: str) -> Change:
+    def change(staging: Staging) -> None:
+        with staging.step():
+            for name in names:
+                staging.put(name.encode(), ABSENT)
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    def change(staging: Staging) -> None:
+        for one in changes:
+            one(staging)
+
+    return change
+
+
+def failing(change: Change, name: str, number: int = 1) -> Callable[[SimFS], None]:
+    """A commit in which one call fails; nothing has changed then."""
+
+    def step(fs: SimFS) -> None:
+        with suppress(CommitError):
+            committed(change, at_call(name, number, fail))(fs)
+
+    return step
+
+
+def fail() -> None:
+    raise OSError(errno.EIO, "injected")
+
+
+def die() -> None:
+    raise Crash
+
+
+def killed(act: Callable[[SimFS], None]) -> Callable[[SimFS], None]:
+    """What was killed, as another process finds it; nothing but what was synced is durable."""
+
+    def step(fs: SimFS) -> None:
+        with suppress(Crash):
+            act(fs)
+        survivor = fs.survive(KILL)
+        survivor.watch = fs.watch
+        vars(fs).update(vars(survivor))
+
+    return step
+
+
+def undo_dies(fs: SimFS) -> None:
+    """The second exchange fails, and the process dies when the first has been taken back."""
+
+    def fail_and_die_later() -> None:
+        fs.plan = at_call("sync_dir", 1, die)
+        fail()
+
+    committed(WRITES, at_call("exchange", 2, fail_and_die_later))(fs)
+
+
+def new_directory(fs: SimFS) -> None:
+    """Of another program, which has not synced it."""
+    fs.mkdirs("/sim/new/deep", synced=False)
+
+
+def checkpoint_of_closed(fs: SimFS) -> None:
+    """The file has become one that may not be opened."""
+
+    def refuse() -> None:
+        raise PermissionError(errno.EACCES, "injected")
+
+    with at_rest(fs) as (home, file):
+        assert file is not None
+        fs.plan = at_call("open_read", 1, refuse)
+        checkpoint(home, file)
+        fs.plan = None
+
+
+def checkpoint_dies(fs: SimFS) -> None:
+    with at_rest(fs) as (home, file):
+        assert file is not None
+        fs.plan = at_call("sync_file", 1, die)
+        checkpoint(home, file)
+
+
+def restart_dies(fs: SimFS) -> None:
+    with at_rest(fs) as (home, file):
+        assert file is not None
+        fs.plan = at_call("sync_data", 1, die)
+        checkpoint(home, file)
+
+
+def without_tail(fs: SimFS) -> None:
+    """As after a power loss that has lost nothing else."""
+    committed(WRITES)(fs)
+    fs.put("/sim/.txfiles/tail", "?")
+
+
+def checkpoint_fails(name: str, number: int = 1) -> Callable[[SimFS], None]:
+    def step(fs: SimFS) -> None:
+        with at_rest(fs) as (home, file), suppress(OSError):
+            assert file is not None
+            fs.plan = at_call(name, number, fail)
+            try:
+                checkpoint(home, file)
+            finally:
+                fs.plan = None
+
+    return step
+
+
+WRITES = write(a="third a", b="new b")
+
+
+def checkpointed(fs: SimFS) -> None:
+    with at_rest(fs) as (home, file):
+        assert file is not None
+        checkpoint(home, file)
+
+
+def recover(fs: SimFS) -> None:
+    with at_rest(fs, make=False) as (home, file):
+        if file is not None:
+            log_recovery.recover(home, file)
+        else:
+            for name in home.names():
+                if _is_token(name):
+                    home.remove(name)
+
+
+def with_log(fs: SimFS) -> None:
+    """The state before: a root whose log has an empty generation behind it."""
+    files(fs)
+    system_step(fs, committed(write(a="older a")))
+    system_step(fs, checkpointed)
+    fs.sync_everything()
+
+
+def system_step(fs: SimFS, step: Callable[[SimFS], None]) -> None:
+    with system.use(fs):
+        step(fs)
+
+
+def with_record(fs: SimFS) -> None:
+    """The same, with a record that is not settled."""
+    with_log(fs)
+    system_step(fs, committed(write(c="new c", a="second a")))
+
+
+def check(fs: SimFS, allowed: Sequence[Tree]) -> None:
+    assert fs.tree("/sim") in allowed, "the tree after recovery is none of those allowed"
+    left = fs.names("/sim/.txfiles") - {"format", "lock", "HEAD", "log", "tail"}
+    assert not left, f"left in the private directory: {left}"
+    assert not fs.open_files
+
+
+def check_files(fs: SimFS, allowed: Sequence[Tree]) -> None:
+    """Directories of others may have been lost with the power."""
+    files = [{path: one for path, one in tree.items() if one.kind != "dir"} for tree in allowed]
+    left = {path: one for path, one in fs.tree("/sim").items() if one.kind != "dir"}
+    assert left in files, "the files after recovery are none of those allowed"
+
+
+def failed(name: str, change: Change, call: str, number: int = 1) -> Scenario:
+    step, attempt = failing(change, call, number), committed(change)
+    return Scenario(name, with_record, [step], recover=recover, check=check, attempt=attempt)
+
+
+def case(name: str, *steps: Callable[[SimFS], None], **settings: object) -> Scenario:
+    return Scenario(name, with_log, steps, recover=recover, check=check, **settings)  # type: ignore[arg-type]
+
+
+def recovered(name: str, *before: Callable[[SimFS], None], attempt: Callable[[SimFS], None] | None = None) -> Scenario:
+    """Every crash of a recovery, and what it made is durable when it returns."""
+
+    def setup(fs: SimFS) -> None:
+        with_record(fs)
+        for one in before:
+            system_step(fs, one)
+
+    return Scenario(name, setup, [recover], recover=recover, check=check, attempt=attempt)
+
+
+SCENARIOS = {
+    one.name: one
+    for one in [
+        Scenario("log-first", files, [committed(write(a="new a"))], recover=recover, check=check),
+        case("log-two", committed(write(a="new a", b="new b", e="new e"))),
+        case("log-delete", committed(both(write(a="new a"), delete("b")))),
+        case("log-again", committed(write(a="new a", dir_new="1")), committed(write(a="third a", b="2"))),
+        case("log-checkpoint", committed(write(a="new a", b="new b")), checkpointed, committed(write(a="third a"))),
+        case("log-comes-and-goes", committed(write(e="new e", a="1")), committed(delete("e", "a"))),
+        failed("log-sync-fails", write(a="third a", b="new b"), "sync_data"),
+        failed("log-write-fails", write(a="third a", b="new b"), "write_at"),
+        failed("log-exchange-fails", write(a="third a", b="new b"), "exchange", 2),
+        failed("log-new-fails", both(write(a="third a", e="new e"), delete("b")), "rename_new", 2),
+        case("log-checkpoint-fails", committed(write(a="1", b="2")), checkpoint_fails("sync_file")),
+        case("log-checkpoint-fails-later", committed(write(a="1", b="2")), checkpoint_fails("sync_file", 2)),
+        case(
+            "log-header-fails", committed(write(a="1", b="2")), checkpoint_fails("sync_data"), committed(write(a="3"))
+        ),
+        recovered("log-recover-unsynced", killed(committed(WRITES, at_call("sync_data", 1, die)))),
+        recovered("log-recover-applying", killed(committed(WRITES, at_call("exchange", 2, die)))),
+        recovered("log-recover-undoing", killed(undo_dies), attempt=committed(WRITES)),
+        recovered("log-recover-syncing", killed(checkpoint_dies)),
+        recovered("log-recover-restarted", killed(restart_dies)),
+        recovered("log-recover-anew", without_tail),
+        case("log-closed-file", committed(write(a="1")), checkpoint_of_closed, committed(write(b="2"))),
+        Scenario(
+            "log-new-directory",
+            then(with_log, new_directory),
+            [committed(write(new_deep_f="1"))],
+            recover=recover,
+            check=check_files,
+        ),
+        case("log-back-again", committed(delete("a")), committed(write(a="back", b="b"))),
+    ]
+}

@@ -1,0 +1,209 @@
+"""A commit through the log: its record becomes durable by one sync, which is the commit point; names are exchanged.
+
+J1  No target is touched before the sync of its record returned.
+J2  A record is written only when the one before it is applied, and the tail says so: so in one session only the last
+    one is in doubt.
+J3  What a record replaces, the old file, its directory and those above it, is durable before it is written.
+J4  The log begins anew only when every path of every record is durable by syncs that succeeded.
+J5  Every other protocol begins with an empty log.
+J8  No token goes that holds a replaced file before the tail says "applied".
+"""
+
+from __future__ import annotations
+
+import stat
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
+
+from txfiles._commit.checkpoint import checkpoint, sync_changed
+from txfiles._commit.durable import files_round
+from txfiles._commit.protocol import directories, give_up, path_of
+from txfiles._disk.system import release
+from txfiles._format import layout, log, paths
+from txfiles._format.journal import Identity, Journal, Operation
+from txfiles._tree.tokens import identity_of
+from txfiles.errors import CommitError, CommitOutcomeUnknownError, ConflictError, SettleError, TxFilesError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from txfiles._commit.home import Home
+    from txfiles._commit.logfile import LogFile
+    from txfiles._disk.system import Stat
+    from txfiles._tree.staging import Staging
+
+
+def fits(operations: Collection[Operation]) -> bool:
+    """Whether the log can hold it: small files that are written, and files that are deleted."""
+    return all(
+        op.via is None
+        and (op.old is None or op.old.link is None)
+        and (op.kind == "delete" or (op.new is not None and op.new.link is None and op.new.size <= log.INLINE))
+        for op in operations
+    )
+
+
+def commit(home: Home, staging: Staging, file: LogFile, operations: list[Operation]) -> None:
+    """REQUIRES: `operations` are those of `staging.plan()`, at least one, and fit; the log is at rest.
+
+    Raises `CommitError` or `ConflictError` when nothing has changed, `SettleError` when all has, and
+    `CommitOutcomeUnknownError` when recovery has to decide.
+    """
+    try:
+        staging.tokens.keep_only({op.number for op in operations})
+        journal, contents = _journal(home, staging, file, operations)
+        _make_old_durable(home, file, journal)
+        now = time.time_ns()
+        record = file.encode(journal, now, contents)
+        if not file.has_room(record):
+            checkpoint(home, file)
+            record = file.encode(journal, now, contents)
+        staging.tokens.close()
+    except BaseException as cause:
+        give_up(home, staging, [], 0, cause)
+        raise
+    try:
+        file.add_record(record)
+    except OSError as cause:
+        _take_back_record(home, staging, file, cause)
+    _apply(home, staging, file, journal)
+
+
+def _journal(home: Home, staging: Staging, file: LogFile, operations: list[Operation]) -> tuple[Journal, list[bytes]]:
+    tokens = staging.tokens
+    ops, contents = [], []
+    for op in operations:
+        if op.kind == "delete":
+            ops.append(op._replace(number=tokens.reserve()))
+            continue
+        assert op.new is not None
+        content = _content(home, tokens.name(op.number), op.new)
+        if content is None:
+            shown = paths.decode(op.path)
+            raise ConflictError(f"what was staged for {shown!r} was changed by somebody else", path=shown)
+        ops.append(op)
+        contents.append(content)
+    boot, above = home.fs.boot_id(), directories(home, operations, ())
+    return Journal(tokens.tid, file.seq + 1, "full", boot, file.header.ino, tuple(ops), above), contents
+
+
+def _content(home: Home, name: bytes, expected: Identity) -> bytes | None:
+    fd = home.fs.open_read(home.private_fd, name)
+    try:
+        content = home.fs.read_at(fd, expected.size + 1, 0)
+        return content if len(content) == expected.size and identity_of(home.fs.fstat(fd)) == expected else None
+    finally:
+        release(home.fs, fd)
+
+
+def _make_old_durable(home: Home, file: LogFile, journal: Journal) -> None:
+    """J3: what an earlier record put there needs no sync, for that is durable by its record."""
+    known = {op.path: op.new for record in file.records for op in record.journal.ops}
+    unknown = {op.path for op in journal.ops if op.path not in known or known[op.path] != op.old}
+    if unknown:
+        above = {directory for path in unknown for directory in paths.ancestors(path)}
+        files_round(home, unknown, above)
+
+
+def _take_back_record(home: Home, staging: Staging, file: LogFile, cause: OSError) -> NoReturn:
+    """Its sync failed: another log takes the place of this one, in which it never was."""
+    shown = paths.decode(home.root)
+    told = paths.told(cause, home.root)
+    try:
+        file.mark("syncing")
+        sync_changed(home, file)
+        file.renew(skip=1)
+        staging.tokens.remove_all()
+    except OSError as error:
+        message = f"the commit in {shown!r} failed ({told}), and so did its undoing: {paths.told(error, home.root)}"
+        raise CommitOutcomeUnknownError(f"{message}; recovery decides", path=shown) from cause
+    raise CommitError(f"nothing was changed in {shown!r}: {told}", path=path_of(cause, shown)) from cause
+
+
+def _apply(home: Home, staging: Staging, file: LogFile, journal: Journal) -> None:
+    shown = paths.decode(home.root)
+    home.tree.close()  # directories may have been moved since they were opened
+    try:
+        file.mark("applying")
+        try:
+            for op in journal.ops:
+                put(home, journal, op)
+                home.step()
+        except (OSError, TxFilesError) as cause:
+            _undo(home, staging, file, journal)
+            if isinstance(cause, TxFilesError):
+                raise
+            message = f"nothing was changed in {shown!r}: {paths.told(cause, home.root)}"
+            raise CommitError(message, path=path_of(cause, shown)) from cause
+        file.mark("applied")
+    except OSError as error:
+        message = f"the commit in {shown!r} was cut off: {paths.told(error, home.root)}; recovery decides"
+        raise CommitOutcomeUnknownError(message, path=shown) from error
+    try:
+        for op in journal.ops:
+            home.remove(layout.token(journal.tid, op.number))
+    except OSError as error:
+        message = f"committed in {shown!r}, but tidying up failed and is left to recovery"
+        raise SettleError(f"{message}: {paths.told(error, home.root)}", path=shown) from error
+
+
+def put(home: Home, journal: Journal, op: Operation) -> None:
+    """Exchange the names, and see what came out. Raises `ConflictError`, all as it was, for what is somebody else's."""
+    token = layout.token(journal.tid, op.number)
+    place = home.tree.at(op.path)
+    swap = home.fs.rename_new if op.old is None or op.kind == "delete" else home.fs.exchange
+    there = (home.private_fd, token), place
+    if op.kind == "delete":
+        there = place, (home.private_fd, token)
+    with paths.Naming(op.path, always=True):
+        try:
+            swap(*there[0], *there[1])
+        except (FileExistsError, FileNotFoundError) as error:
+            raise _foreign(op) from error
+    if op.old is not None and not shows(home.fs.stat(home.private_fd, token), op.old):
+        back = (place, (home.private_fd, token)) if op.kind == "write" else ((home.private_fd, token), place)
+        swap(*back[0], *back[1])
+        raise _foreign(op)
+
+
+def take_back(home: Home, journal: Journal, op: Operation) -> None:
+    """Undo one operation, if it was done and nobody has come since."""
+    found, place = home.tree.stat(op.path), home.tree.at(op.path)
+    private = home.private_fd, layout.token(journal.tid, op.number)
+    if op.kind == "delete":
+        if found is None and token_of(home, journal, op) is not None:
+            home.fs.rename_new(*private, *place)
+    elif op.new is not None and shows(found, op.new):
+        if op.old is None:
+            home.fs.rename_new(*place, *private)
+        else:
+            home.fs.exchange(*private, *place)
+
+
+def token_of(home: Home, journal: Journal, op: Operation) -> Stat | None:
+    """What lies under the token's name."""
+    try:
+        return home.fs.stat(home.private_fd, layout.token(journal.tid, op.number))
+    except FileNotFoundError:
+        return None
+
+
+def shows(found: Stat | None, recorded: Identity) -> bool:
+    """What was found is the regular file that was recorded."""
+    return found is not None and stat.S_ISREG(found.st_mode) and identity_of(found) == recorded
+
+
+def _undo(home: Home, staging: Staging, file: LogFile, journal: Journal) -> None:
+    """Nothing is reported before the record is retired: until then a power loss rolls it forward."""
+    file.mark("undoing")
+    for op in reversed(journal.ops):
+        take_back(home, journal, op)
+    checkpoint(home, file, "undoing")
+    with suppress(OSError):
+        staging.tokens.remove_all()
+
+
+def _foreign(op: Operation) -> ConflictError:
+    shown = paths.decode(op.path)
+    return ConflictError(f"{shown!r} was changed by somebody else during the commit", path=shown)
