@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from txfiles._calls.content import Data
     from txfiles._calls.settings import Links
     from txfiles._commit.recover import OnConflict
+    from txfiles._disk.allowance import Accept, GivenUp
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
     from txfiles._tree.facts import FileStat
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Accept",
     "AnyPath",
     "AsyncDocuments",
     "AsyncFileTransaction",
@@ -35,6 +37,7 @@ __all__ = [
     "FileStat",
     "FileStore",
     "FileTransaction",
+    "GivenUp",
     "JsonDocuments",
     "Links",
     "OnConflict",
@@ -50,6 +53,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Accept": "_disk.allowance",
     "AnyPath": "_format.paths",
     "AsyncDocuments": "async_documents",
     "AsyncFileTransaction": "aio",
@@ -59,6 +63,7 @@ _MODULES = {
     "FileStat": "_tree.facts",
     "FileStore": "store",
     "FileTransaction": "transaction",
+    "GivenUp": "_disk.allowance",
     "JsonDocuments": "documents",
     "Links": "_calls.settings",
     "OnConflict": "_commit.recover",

@@ -27,7 +27,7 @@ from txfiles.errors import ConflictError, LockTimeoutError, Outcome, Transaction
 from txfiles.transaction import FileTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from types import TracebackType
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from txfiles._calls.session import Callback
     from txfiles._calls.settings import Links, Unset
     from txfiles._commit.home import Home
+    from txfiles._disk.allowance import Accept, GivenUp
     from txfiles._disk.lock import Lock, Owner
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
@@ -64,8 +65,9 @@ class ServedTransaction(FileTransaction):
         timeout: float | None,
         create: bool,
         links: Links = "refuse",
+        accept: Collection[Accept] = (),
     ) -> None:
-        super().__init__(root, durability=durability, timeout=timeout, create=create, links=links)
+        super().__init__(root, durability=durability, timeout=timeout, create=create, links=links, accept=accept)
         self._owner = owner
         self._checks.extend(checks)
         self._stopped = False
@@ -128,10 +130,11 @@ class AsyncFileTransaction:
         timeout: float | None = 10.0,
         create: bool = False,
         links: Links = "refuse",
+        accept: Collection[Accept] = (),
     ) -> None:
         """The arguments are those of `FileTransaction`. Nothing is opened, locked or made before `begin`."""
         self._worker: Worker[ServedTransaction] | None = None  # first, for __del__
-        check_settings(durability, timeout)
+        check_settings(durability, timeout, accept)
         check_links(links, root)
         place: str | HasRoot
         if is_far(root):
@@ -143,7 +146,7 @@ class AsyncFileTransaction:
             self._turn_at = self._root
         self._timeout = timeout
         self._checks: list[Callable[[Tree], None]] = []  # as in `FileTransaction`
-        self._make = partial(ServedTransaction, place, durability=durability, create=create, links=links)
+        self._make = partial(ServedTransaction, place, durability=durability, create=create, links=links, accept=accept)
         self._turn: Turn | None = None
         self._tx: ServedTransaction | None = None
         self._savepoints: list[Owner] = []  # the tasks that are in them
@@ -163,6 +166,11 @@ class AsyncFileTransaction:
         if self._tx is None:
             raise TransactionClosedError("the transaction has not begun")
         return self._tx.transaction_id
+
+    @property
+    def given_up(self) -> tuple[GivenUp, ...]:
+        """As `FileTransaction.given_up`."""
+        return () if self._tx is None else self._tx.given_up
 
     # -- begin and end ------------------------------------------------------------------------------------------
 

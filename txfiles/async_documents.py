@@ -12,8 +12,10 @@ from txfiles.documents import Documents, tell_moved
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import Collection as AnyOf
 
     from txfiles._calls.settings import HasRoot, Links
+    from txfiles._disk.allowance import Accept
     from txfiles._documents.document import AnyCodec
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
@@ -51,10 +53,18 @@ class AsyncDocuments:
         timeout: float | None = 10.0,
         create: bool = False,
         links: Links = "refuse",
+        accept: AnyOf[Accept] = (),
     ) -> None:
         """The arguments are those of `Documents`."""
         self._documents = Documents(
-            root, documents, codec=codec, durability=durability, timeout=timeout, create=create, links=links
+            root,
+            documents,
+            codec=codec,
+            durability=durability,
+            timeout=timeout,
+            create=create,
+            links=links,
+            accept=accept,
         )
         self._family = self._documents._family
 

@@ -18,9 +18,11 @@ from txfiles.store import FileStore, called
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Collection as AnyOf
     from contextlib import AbstractContextManager
 
     from txfiles._calls.settings import HasRoot, Links
+    from txfiles._disk.allowance import Accept
     from txfiles._documents.document import AnyCodec
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
@@ -78,6 +80,7 @@ class Documents:
         timeout: float | None = 10.0,
         create: bool = False,
         links: Links = "refuse",
+        accept: AnyOf[Accept] = (),
     ) -> None:
         """Nothing is read or made yet, but the defaults are tried.
 
@@ -90,12 +93,12 @@ class Documents:
             codec: how documents are written that do not say it themselves: `"json"`, `"yaml"`, `"toml"`, `"text"`,
                 `"bytes"`, a `Codec`, or a pair of functions `(loads, dumps)`. Without it the suffix of the file tells,
                 and it is JSON for any other.
-            durability, timeout, create, links: as for `FileTransaction`.
+            durability, timeout, create, links, accept: as for `FileTransaction`.
 
         Raises `DocumentError` for a default that cannot be written, `InvalidPathError` for a name that is no path,
         `TypeError` for a type that no document can have, and `ValueError` for two names of one file.
         """
-        self._store = FileStore(root, durability=durability, timeout=timeout, create=create, links=links)
+        self._store = FileStore(root, durability=durability, timeout=timeout, create=create, links=links, accept=accept)
         self._family = Family(documents, None if codec is None else codec_of(codec))
 
     def __repr__(self) -> str:
@@ -305,6 +308,7 @@ class JsonDocuments(Documents):
         timeout: float | None = 10.0,
         create: bool = False,
         links: Links = "refuse",
+        accept: AnyOf[Accept] = (),
     ) -> None:
         """Nothing is read or made yet, but the defaults are tried.
 
@@ -314,14 +318,21 @@ class JsonDocuments(Documents):
                 Also a `Document`, a type, or a name with a `*`, as for `Documents`.
             indent: spaces for each level, or the white space itself; `None` for one line. Files end in a newline.
             default, option: as for `FileTransaction.write_json`.
-            durability, timeout, create, links: as for `FileTransaction`.
+            durability, timeout, create, links, accept: as for `FileTransaction`.
 
         Raises `DocumentError` for a default that is no JSON, `InvalidPathError` for a name that is no path, and
         `ValueError` for two names of one file.
         """
         codec = Json(indent=indent, default=default, option=option)
         super().__init__(
-            root, defaults, codec=codec, durability=durability, timeout=timeout, create=create, links=links
+            root,
+            defaults,
+            codec=codec,
+            durability=durability,
+            timeout=timeout,
+            create=create,
+            links=links,
+            accept=accept,
         )
 
 

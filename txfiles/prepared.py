@@ -10,6 +10,7 @@ from txfiles._commit import inventory, two_phase
 from txfiles._commit.home import Home, locate
 from txfiles._commit.recover import recover_locked
 from txfiles._disk import system
+from txfiles._disk.allowance import Allowance
 from txfiles._disk.interrupts import HeldBack
 from txfiles._disk.lock import here
 from txfiles._format import paths
@@ -17,11 +18,12 @@ from txfiles.errors import TransactionClosedError
 from txfiles.transaction import is_empty_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from txfiles._calls.settings import Links
     from txfiles._commit.inventory import Pending
     from txfiles._commit.recover import OnConflict
+    from txfiles._disk.allowance import Accept
     from txfiles._format.paths import AnyPath
 
 __all__ = ["commit_prepared", "rollback_prepared"]
@@ -36,6 +38,7 @@ def commit_prepared(
     timeout: float | None = 10.0,
     on_conflict: Literal["raise", "keep-theirs", "roll-forward"] = "raise",
     links: Links = "refuse",
+    accept: Collection[Accept] = (),
 ) -> None:
     """Commit what `FileTransaction.prepare` prepared in `root`, in this process or in one that has died since.
 
@@ -48,6 +51,7 @@ def commit_prepared(
         on_conflict: what to do about files that somebody else changed since: `"raise"`, `"keep-theirs"` (commit the
             rest), `"roll-forward"` (overwrite theirs).
         links: `"follow"` where it was prepared with that.
+        accept: as for `FileTransaction`.
 
     Raises `TransactionClosedError` when no such transaction is prepared: it was rolled back, committed before others,
     or never prepared. `RecoveryConflictError`, `RecoveryError` and `LockTimeoutError`: it still waits.
@@ -61,7 +65,7 @@ def commit_prepared(
     """
     if on_conflict not in _DECISIONS:
         raise ValueError(f"on_conflict is one of {', '.join(_DECISIONS)}, not {on_conflict!r}")
-    with HeldBack(), _opened(root, transaction_id, timeout, check_links(links)) as home:
+    with HeldBack(), _opened(root, transaction_id, timeout, check_links(links), accept) as home:
         if home is None:
             return
         waiting = _find(home, transaction_id, on_conflict)
@@ -73,7 +77,12 @@ def commit_prepared(
 
 
 def rollback_prepared(
-    root: AnyPath, transaction_id: str, *, timeout: float | None = 10.0, links: Links = "refuse"
+    root: AnyPath,
+    transaction_id: str,
+    *,
+    timeout: float | None = 10.0,
+    links: Links = "refuse",
+    accept: Collection[Accept] = (),
 ) -> None:
     """Forget what `FileTransaction.prepare` prepared in `root`; its files are as they were.
 
@@ -81,7 +90,7 @@ def rollback_prepared(
     also when it was rolled back before; `LockTimeoutError`, `RecoveryError` and its kinds: it still waits.
     `CommitOutcomeUnknownError`: nothing was changed, but after a power loss it may wait again.
     """
-    with HeldBack(), _opened(root, transaction_id, timeout, check_links(links)) as home:
+    with HeldBack(), _opened(root, transaction_id, timeout, check_links(links), accept) as home:
         if home is None:
             return
         waiting = _find(home, transaction_id, "raise")
@@ -96,9 +105,11 @@ def rollback_prepared(
 
 
 @contextmanager
-def _opened(root: AnyPath, transaction_id: str, timeout: float | None, follow: bool) -> Iterator[Home | None]:
+def _opened(
+    root: AnyPath, transaction_id: str, timeout: float | None, follow: bool, accept: Collection[Accept]
+) -> Iterator[Home | None]:
     """The root, locked; `None` for the id of a transaction that changed nothing, of which there is nothing to find."""
-    check_settings("full", timeout)
+    check_settings("full", timeout, accept)
     if not isinstance(transaction_id, str):
         raise TypeError(f"the id of a transaction is a str, not {type(transaction_id).__name__}")
     fs = system.current()
@@ -111,6 +122,7 @@ def _opened(root: AnyPath, transaction_id: str, timeout: float | None, follow: b
         raise _unknown(root, transaction_id)
     with home:
         home.lock.acquire(timeout, here())
+        home.allowance = Allowance(home.root, accept)
         home.require_in_place()
         yield home
 

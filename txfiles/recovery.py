@@ -18,13 +18,17 @@ from txfiles._commit.recover import (
     recover_locked,
 )
 from txfiles._disk import system
+from txfiles._disk.allowance import Allowance
 from txfiles._disk.interrupts import HeldBack
 from txfiles._disk.lock import here
 from txfiles._format import layout, paths
 from txfiles.errors import JournalVersionError, RecoveryError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from txfiles._calls.settings import Links
+    from txfiles._disk.allowance import Accept
     from txfiles._format.paths import AnyPath
     from txfiles.objects.engine import Facts
 
@@ -116,6 +120,7 @@ def recover(
     timeout: float | None = 10.0,
     on_conflict: OnConflict = "raise",
     links: Links = "refuse",
+    accept: Collection[Accept] = (),
 ) -> RecoveryReport:
     """Finish or undo what a crash left in `root`, and say what was done. For the start of an application.
 
@@ -130,11 +135,12 @@ def recover(
         on_conflict: what to do about files that somebody else changed since the crash: `"raise"`, `"keep-theirs"`
             (finish the rest), `"roll-forward"` (overwrite theirs), `"roll-back"` (undo the rest, keep theirs).
         links: `"follow"` where transactions were made with it; else one that left the root raises `RecoveryError`.
+        accept: as for `FileTransaction`.
 
     Raises `RecoveryConflictError`, `JournalCorruptError` and `JournalVersionError` with nothing changed,
     `RecoveryError` when something needed is missing, `LockTimeoutError`, and `OSError` where the disk does not answer.
     """
-    check_settings("full", timeout)
+    check_settings("full", timeout, accept)
     if on_conflict not in _DECISIONS:
         raise ValueError(f"on_conflict is one of {', '.join(_DECISIONS)}, not {on_conflict!r}")
     follow = check_links(links, root)
@@ -149,10 +155,12 @@ def recover(
         raise ValueError("the outcome of one transaction can be asked for on object storage only")
     with HeldBack():
         home = Home.find(system.current(), _path(root), follow=follow)
-        return _recover(home, timeout, on_conflict)
+        return _recover(home, timeout, on_conflict, accept)
 
 
-def _recover(home: Home | None, timeout: float | None, on_conflict: OnConflict) -> RecoveryReport:
+def _recover(
+    home: Home | None, timeout: float | None, on_conflict: OnConflict, accept: Collection[Accept]
+) -> RecoveryReport:
     if home is None:
         return RecoveryReport()
     with home:
@@ -160,6 +168,7 @@ def _recover(home: Home | None, timeout: float | None, on_conflict: OnConflict) 
             check_format(home, found := inventory.undisturbed(lambda: inventory.take(home)))
             return RecoveryReport(foreign=_decoded(found.foreign))
         home.lock.acquire(timeout, here())
+        home.allowance = Allowance(home.root, accept)
         return recover_locked(home, on_conflict=on_conflict)
 
 

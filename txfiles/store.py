@@ -22,13 +22,14 @@ from txfiles.snapshot import Snapshot
 from txfiles.transaction import FileTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Collection, Iterator
 
     from obstore.store import ObjectStore
 
     from txfiles._asyncio.snapshot import Reads
     from txfiles._calls.settings import Links
     from txfiles._commit.recover import OnConflict
+    from txfiles._disk.allowance import Accept
     from txfiles._format.journal import Durability
     from txfiles._format.paths import AnyPath
     from txfiles.aio import AsyncFileTransaction, AsyncSnapshot
@@ -57,6 +58,7 @@ class _How(TypedDict):
 
     durability: Durability
     links: Links
+    accept: Collection[Accept]
 
 
 class FileStore:
@@ -64,6 +66,8 @@ class FileStore:
 
     With `create`, a root that is missing reads as an empty one, and only a transaction makes it.
     """
+
+    _accept: frozenset[Accept] = frozenset()
 
     def __init__(
         self,
@@ -73,9 +77,10 @@ class FileStore:
         timeout: float | None = 10.0,
         create: bool = False,
         links: Links = "refuse",
+        accept: Collection[Accept] = (),
     ) -> None:
         """The arguments are those of `FileTransaction`. Nothing is opened or made yet."""
-        check_settings(durability, timeout)
+        check_settings(durability, timeout, accept)
         check_links(links, root)
         self._links: Links = links
         self._far: Far | None = None
@@ -89,6 +94,7 @@ class FileStore:
         self._durability: Durability = durability
         self._timeout = timeout
         self._create = create
+        self._accept = frozenset(accept)
 
     @classmethod
     def on(
@@ -99,6 +105,7 @@ class FileStore:
         durability: Durability = "full",
         timeout: float | None = 10.0,
         create: bool = False,
+        accept: Collection[Accept] = (),
     ) -> Self:
         """A root on a store of obstore, for credentials and endpoints that the environment does not have.
 
@@ -107,10 +114,11 @@ class FileStore:
         from txfiles.objects.far import Far
 
         made = cls.__new__(cls)
-        check_settings(durability, timeout)
+        check_settings(durability, timeout, accept)
         made._far = Far(f"{type(store).__name__}/{prefix.strip('/')}", store, prefix)
         made._root, made._durability, made._timeout, made._create = made._far.shown, durability, timeout, create
         made._links = "refuse"
+        made._accept = frozenset(accept)
         return made
 
     def __repr__(self) -> str:
@@ -227,11 +235,11 @@ class FileStore:
     @property
     def _settings(self) -> tuple[object, ...]:
         place = self._root if self._far is None else self._far.key
-        return place, self._durability, self._timeout, self._create, self._links
+        return place, self._durability, self._timeout, self._create, self._links, self._accept
 
     @property
     def _how(self) -> _How:
-        return {"durability": self._durability, "links": self._links}
+        return {"durability": self._durability, "links": self._links, "accept": self._accept}
 
     def state_version(self) -> str:
         """The version of the committed state: an opaque string that changes with every commit, and with nothing else.
@@ -397,7 +405,12 @@ class FileStore:
         if self._is_missing():
             return RecoveryReport()
         return recovery.recover(
-            self._place, transaction_id, timeout=self._timeout, on_conflict=on_conflict, links=self._links
+            self._place,
+            transaction_id,
+            timeout=self._timeout,
+            on_conflict=on_conflict,
+            links=self._links,
+            accept=self._accept,
         )
 
     def status(self) -> recovery.StoreStatus:

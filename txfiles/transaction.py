@@ -16,6 +16,7 @@ from txfiles._commit.inventory import read_head
 from txfiles._commit.protocol import Commit, prepare, run_to_end
 from txfiles._commit.recover import ensure_format, recover_locked, rests
 from txfiles._disk import system
+from txfiles._disk.allowance import Allowance
 from txfiles._disk.interrupts import GivingWay, HeldBack
 from txfiles._disk.lock import here
 from txfiles._format import paths
@@ -30,9 +31,10 @@ from txfiles.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from txfiles._calls.settings import Links
+    from txfiles._disk.allowance import Accept, GivenUp
     from txfiles._format.journal import Durability, Journal
     from txfiles._format.paths import AnyPath
     from txfiles._tree.tree import Tree
@@ -70,6 +72,7 @@ class FileTransaction(Changing):
         timeout: float | None = 10.0,
         create: bool = False,
         links: Links = "refuse",
+        accept: Collection[Accept] = (),
     ) -> None:
         """Nothing is opened, locked or made before `begin`. Raises `ValueError` for a setting that is none.
 
@@ -83,8 +86,10 @@ class FileTransaction(Changing):
             links: with `"follow"` symbolic links that lead out of the root are followed, to files of the same mount,
                 where nobody else may write the private directory, see docs/links.md; with `"refuse"` they raise
                 `InvalidPathError`.
+            accept: what the place may fail to give, else an error: `"unsynced-directories"`, a file system that cannot
+                sync directories; `"narrowed-modes"`, replaced files that lose permissions because chown is refused.
         """
-        check_settings(durability, timeout)
+        check_settings(durability, timeout, accept)
         self._links_out = check_links(links, root)
         self._far: Far | None = None
         if is_far(root):
@@ -97,6 +102,7 @@ class FileTransaction(Changing):
         self._durability: Durability = durability
         self._timeout = timeout
         self._create = create
+        self._allowance = Allowance(self._root, accept)
         self._owner: object = None
         self._journal: Journal | None = None  # of a prepared transaction that changes anything
         self._checks: list[Callable[[Tree], None]] = []  # of what has to hold still when it commits
@@ -132,6 +138,7 @@ class FileTransaction(Changing):
     def _open(self, deadline: float | None) -> str | None:
         with paths.Naming(self._root), paths.Below(self._root):
             home = Home.open(self._fs, self._root, create=self._create, follow=self._links_out)
+            home.allowance = self._allowance
             try:
                 waiting = self._enter(home, deadline)
                 if waiting is None:
@@ -164,7 +171,10 @@ class FileTransaction(Changing):
                 prepared = report.waiting[0].transaction_id
                 return f"transaction {prepared} of {paths.decode(self._root)!r} is prepared and waits for a decision"
             ensure_format(home)
-        self._tokens = Tokens(self._fs, home.private_fd, self._fs.random_id(), durable=self._durability == "full")
+        durable = self._durability == "full"
+        self._tokens = Tokens(
+            self._fs, home.private_fd, self._fs.random_id(), durable=durable, allowance=self._allowance
+        )
         self._staging = Staging(self._fs, home.tree, self._tokens)
         self._staging.checks.extend(self._checks)
         self._home = home
@@ -245,6 +255,11 @@ class FileTransaction(Changing):
         if self._state == "new":
             raise TransactionClosedError("the transaction has not begun")
         return self._tokens.tid
+
+    @property
+    def given_up(self) -> tuple[GivenUp, ...]:
+        """What the place did not give so far, and was accepted or is none to accept: see docs/limits.md."""
+        return self._allowance.given_up
 
     def prepare(self) -> str:
         """Make the change durable without making it, and return an id: the first phase of two.

@@ -207,6 +207,9 @@ with FileTransaction(sys.argv[1]) as tx:
 """
 
 
+ACCEPT = WRITE.replace("argv[1])", "argv[1], accept={'narrowed-modes'})")
+
+
 def _as(uid: int, code: str, root: Path, **settings: Any) -> str:
     done = run_python(code, root, **as_user(uid, **settings))
     return done.stderr.splitlines()[-1] if done.returncode else ""
@@ -222,7 +225,11 @@ def test_a_group_that_cannot_be_kept_loses_its_permissions(bits: int, kept: int,
         (root / "a").write_text("old", encoding="utf-8")
         os.chown(root / "a", 1000, 4321)
         (root / "a").chmod(bits)
-        assert _as(1000, WRITE, root, groups=[4321] if member else []) == ""
+        groups = [4321] if member else []
+        if bits != kept and not member:
+            assert "accept={" in _as(1000, WRITE, root)
+            assert meta(root / "a")["mode"] == bits
+        assert _as(1000, WRITE if bits == kept else ACCEPT, root, groups=groups) == ""
         assert (root / "a").read_text(encoding="utf-8") == "new"
         found = meta(root / "a")
         assert found["owner"] == (1000, 4321 if member else 1000)
@@ -236,7 +243,9 @@ def test_an_acl_whose_group_cannot_be_kept_goes() -> None:
         (root / "a").write_text("old", encoding="utf-8")
         run("setfacl", "-m", "user:1111:rw", root / "a")
         os.chown(root / "a", 1000, 4321)
-        assert _as(1000, WRITE, root) == ""
+        assert "accept={" in _as(1000, WRITE, root)
+        assert ACCESS in meta(root / "a")["xattrs"]
+        assert _as(1000, ACCEPT, root) == ""
         found = meta(root / "a")
         assert ACCESS not in found["xattrs"]
         assert found["mode"] == 0o644

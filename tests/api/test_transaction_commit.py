@@ -16,7 +16,7 @@ import pytest
 from tests.support.boundary import nth_call, tree
 from tests.support.inject import SYNC, traced
 from tests.support.mounts import tmpfs
-from txfiles import FileTransaction, recover, status
+from txfiles import FileTransaction, GivenUp, recover, status
 from txfiles._disk import system
 from txfiles._format import journal
 from txfiles.errors import CommitError, CommitOutcomeUnknownError, ConflictError, SettleError, TxFilesError
@@ -222,8 +222,9 @@ def test_a_file_system_that_cannot_sync_directories_is_said_once(
 ) -> None:
     with caplog.at_level(logging.WARNING, "txfiles"), system.use(_Refusing(error)):
         for content in ("1", "2", "3"):
-            with FileTransaction(root) as tx:
+            with FileTransaction(root, accept={"unsynced-directories"}) as tx:
                 tx.write("new/a", content)
+            assert tx.given_up == (GivenUp("unsynced-directories", str(root)),)
     assert tree(root)["new/a"] == b"3"
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert str(root) in caplog.text

@@ -14,8 +14,7 @@ from tests.support import DEEP
 from tests.support.boundary import tree
 from tests.support.debris import problems
 from tests.support.inject import OPEN, RENAME, SYNC, Fault, Traced, each_call, traced
-from txfiles import FileTransaction, recover
-from txfiles._commit import durable
+from txfiles import FileStore, FileTransaction, recover
 from txfiles._disk import system
 from txfiles._format import layout
 from txfiles.errors import CommitError, SettleError, TxFilesError
@@ -29,7 +28,7 @@ _SAVE = """
     from txfiles.errors import TxFilesError
     import txfiles._commit.protocol
     def save():
-        with FileTransaction(sys.argv[1]) as tx:
+        with FileTransaction(sys.argv[1], accept=sys.argv[2:]) as tx:
             for name in ("a", "b", "sub/c"):
                 tx.write(name, "new")
     def attempt():
@@ -228,12 +227,18 @@ def test_b19_the_first_error_is_the_one_that_is_told(roots: Callable[[], Path], 
 
 @strace
 @pytest.mark.parametrize("error", ["EINVAL", "EOPNOTSUPP", "ENOSYS"])
-def test_b20_b21_directories_that_cannot_be_synced_are_tolerated(root: Path, error: str) -> None:
+def test_b20_b21_directories_that_cannot_be_synced_are_tolerated_where_that_was_accepted(
+    root: Path, error: str
+) -> None:
     _furnish(root)
     syncs = each_call(_SAVE, root, calls=("fsync",))
     first = next(n for n, call in enumerate(syncs, 1) if call.paths[0].endswith("/.txfiles"))
     assert all(os.path.isdir(call.paths[0]) for call in syncs[first - 1 :])
-    done = traced(_SAVE, root, faults=[Fault("fsync", error=error, when=f"{first}+")])
+    faults = [Fault("fsync", error=error, when=f"{first}+")]
+    refused = traced(_SAVE, root, faults=faults)
+    assert [line[:2] for line in _said(refused)] == [["CommitError", "before"], ["done"]]
+    _furnish(root)
+    done = traced(_SAVE, root, "unsynced-directories", faults=faults)
     assert _said(done) == [["done"], ["done"]]
     assert len([call for call in done.calls if call.injected]) >= 4
     assert done.stderr.count("cannot sync directories") == 1, "it is said once"
@@ -258,11 +263,12 @@ class _Failing(system.KernelFS):
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS], ids=_name)
 def test_b20_said_once_for_a_root(root: Path, code: int, caplog: pytest.LogCaptureFixture) -> None:
-    durable._told.clear()
+    store = FileStore(root, accept={"unsynced-directories"})
     with caplog.at_level(logging.WARNING), system.use(_Failing("sync_dir", code)):
-        _furnish(root)
-        _save(root)
-        recover(root)
+        for content in ("1", "2"):
+            with store.transaction() as tx:
+                tx.write("sub/c", content)
+        store.recover()
     assert [record.levelname for record in caplog.records if "sync directories" in record.message] == ["WARNING"]
     assert str(root) in caplog.text
 

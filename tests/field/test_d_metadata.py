@@ -209,7 +209,7 @@ def test_d16_as_a_user_with_a_file_of_a_shared_group(existing: int) -> None:
         (root / "a").chmod(existing)
         code = """
             from txfiles import FileTransaction
-            with FileTransaction(sys.argv[1]) as tx:
+            with FileTransaction(sys.argv[1], accept={"narrowed-modes"}) as tx:
                 tx.write("a", "new")
         """
         run_python(code, root, **as_user(1000, groups=[4321])).check()
@@ -394,7 +394,8 @@ def test_d06_what_a_user_may_not_give_away_becomes_the_users_and_opens_to_nobody
         (root / "a").write_text("old", encoding="utf-8")
         os.chown(root / "a", 1234, 5678)
         (root / "a").chmod(bits)
-        run_python(SAVE, root, **as_user(1000)).check()
+        accepting = SAVE.replace("argv[1])", "argv[1], accept={'narrowed-modes'})")
+        run_python(accepting, root, **as_user(1000)).check()
         found = (root / "a").stat()
         assert (found.st_uid, found.st_gid) == (1000, 1000)
         assert mode(root / "a") == bits & ~(0o070 & ~(bits << 3))
@@ -411,7 +412,7 @@ def test_d06_what_a_user_may_not_read_and_write_is_not_replaced(bits: int) -> No
         (root / "a").chmod(bits)
         code = """
             from txfiles import FileTransaction
-            tx = FileTransaction(sys.argv[1]).begin()
+            tx = FileTransaction(sys.argv[1], accept={"narrowed-modes"}).begin()
             tx.write("b", "x")
             tx.write("a", "x")
             try:

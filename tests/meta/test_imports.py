@@ -89,7 +89,7 @@ LAYERS = """
     _tree.tree
     _tree.borders  _tree.exits
 
-    _disk.lock  _disk.metadata
+    _disk.allowance  _disk.lock  _disk.metadata
     _disk.lockfile  _disk.pace
     _disk.bell
     _disk.system
@@ -109,7 +109,7 @@ DOORS = {
     "_cli": {"answer", "options", "output"},
     "_sync": {"engine", "excludes", "folder", "overlap", "plan", "remote", "sides", "target"},
     "_format": {"digest", "journal", "json", "layout", "log", "paths"},
-    "_disk": {"interrupts", "lock", "metadata", "rounds", "system"},
+    "_disk": {"allowance", "interrupts", "lock", "metadata", "rounds", "system"},
     "_tree": {"borders", "facts", "staging", "streams", "subtrees", "tokens", "tree", "view"},
     "_calls": {"changing", "content", "leaving", "opening", "plan", "progress", "session", "settings"},
     "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from txfiles._disk.allowance import check_accept
 from txfiles.errors import UnsupportedFilesystemError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 Links = Literal["refuse", "follow"]
 _AGES = 1e12  # seconds; more than clocks can add
@@ -50,7 +54,8 @@ def check_links(links: str, root: object = None) -> bool:
     return links == "follow"
 
 
-def check_settings(durability: str, timeout: float | None) -> None:
+def check_settings(durability: str, timeout: float | None, accept: Collection[str] = ()) -> None:
+    check_accept(accept)
     if durability not in ("full", "process"):
         raise ValueError(f'durability is "full" or "process", not {durability!r}')
     if timeout is not None and not (

@@ -56,7 +56,7 @@ def run_recover(options: argparse.Namespace) -> Answer:
         return Answer(code, {"dry_run": True, **found}, ["would recover:" if code else "nothing to recover", *lines])
     if options.id is not None and not is_far(options.dir):
         options.parser.error("--id is for roots on object storage")
-    how = {"timeout": options.timeout, "links": options.out}
+    how = {"timeout": options.timeout, "links": options.out, "accept": options.accept}
     report = recover(options.dir, options.id, on_conflict=options.decision, **how)
     lines = [] if report.outcome is None else [f"{options.id}: {_OUTCOMES[report.outcome]}"]
     for word, transactions in (
@@ -69,6 +69,7 @@ def run_recover(options: argparse.Namespace) -> Answer:
         lines.append(f"removed   {some(report.removed)}")
     lines += [f"unknown   {name} (left alone)" for name in report.unknown]
     lines += [f"foreign   {name} (harmless)" for name in report.foreign]
+    lines += [f"given up  {lost.what}: {lost.path}" for lost in report.given_up]
     if report.clean and report.outcome is None:
         lines.append("clean, nothing to recover")
     found = {"clean": report.clean, **asdict(report), "is_root": True}
@@ -77,7 +78,7 @@ def run_recover(options: argparse.Namespace) -> Answer:
 
 def run_decide(options: argparse.Namespace) -> Answer:
     """The second phase of a prepared transaction."""
-    how = {"timeout": options.timeout, "links": options.out}
+    how = {"timeout": options.timeout, "links": options.out, "accept": options.accept}
     if options.commit:
         commit_prepared(options.dir, options.id, on_conflict=options.decision, **how)
     else:

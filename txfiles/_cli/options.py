@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from txfiles import __version__
 from txfiles._cli import look, put, remote, sync
+from txfiles._disk.allowance import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("dir", metavar="DIR")
     _timeout(command)
     _follow_links(command)
+    _accept(command)
     command.add_argument("--dry-run", action="store_true", help="say what is pending and change nothing")
     command.add_argument(
         "--id", metavar="ID", help="on object storage: whether this transaction was committed, for good"
@@ -76,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
     which.add_argument("--rollback", action="store_true", help="forget them")
     _timeout(command)
     _follow_links(command)
+    _accept(command)
     _on_conflict(
         command,
         {
@@ -213,6 +216,17 @@ def _writing(command: argparse.ArgumentParser) -> None:
         choices=("full", "process"),
         default="full",
         help="full: safe against power loss; process: only against the death of the process",
+    )
+    _accept(command)
+
+
+def _accept(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--accept",
+        action="append",
+        choices=NAMES,
+        default=[],
+        help="what the place may fail to give, else an error; may be repeated",
     )
 
 

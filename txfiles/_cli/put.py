@@ -43,6 +43,7 @@ def _put(options: argparse.Namespace, pairs: list[tuple[str, str]]) -> dict[str,
         timeout=options.timeout,
         create=options.create,
         links=options.out,
+        accept=options.accept,
     )
     with tx, Progress(hidden=options.json or options.quiet) as progress:
         progress.expect("copying", len(pairs), _total([_size(source) for _, source in pairs]))

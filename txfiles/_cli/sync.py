@@ -49,7 +49,11 @@ def run(options: argparse.Namespace) -> Answer:
             plan, there = _look_only(options, source, listing, excludes)
         else:
             tx = FileTransaction(
-                options.dir, durability=options.durability, timeout=options.timeout, create=options.create
+                options.dir,
+                durability=options.durability,
+                timeout=options.timeout,
+                create=options.create,
+                accept=options.accept,
             )
             with tx, Folder(options.dir, excludes, follow=False) as place:
                 plan, there = _sync(options, source, listing, place, tx)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import logging
 import stat
 from functools import partial
 from typing import TYPE_CHECKING
 
+from txfiles._disk.allowance import UnsyncedDirectoryError
 from txfiles._disk.rounds import perform
 from txfiles._disk.system import release
 from txfiles._format import layout, paths
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from txfiles._tree.tokens import Tokens
 
 _NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-_told: set[bytes] = set()
 
 
 def first_round(home: Home, tokens: Tokens, journal: Journal, head: Head | None) -> None:
@@ -195,17 +194,15 @@ def _sync_above(home: Home, directory: bytes) -> Generator[Sync, None, None]:
 
 
 def _sync_dir(home: Home, fd: int) -> Generator[Sync, None, None]:
-    """fsync of a directory; a file system that has none (some network and FUSE mounts) is said once and accepted."""
+    """fsync of a directory; one that has none (some network and FUSE mounts) has to be accepted."""
     try:
         yield home.fs.sync_dir, fd
     except OSError as error:
         if error.errno not in _NOT_SUPPORTED:
             home.sync_failed = True
             raise
-        if home.root not in _told:
-            _told.add(home.root)
-            logging.getLogger("txfiles").warning(
-                "%s: the file system cannot sync directories (%s); after a power loss it decides what is durable",
-                paths.decode(home.root),
-                error.strerror,
-            )
+        if not home.allowance.accepts("unsynced-directories"):
+            message = f"the file system cannot sync directories ({error.strerror}), so a commit may not survive a power"
+            message += ' loss; accept={"unsynced-directories"} takes that'
+            raise UnsyncedDirectoryError(error.errno, message, paths.decode(home.root)) from error
+        home.allowance.directories(error.strerror or "")

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from txfiles._disk import metadata
+from txfiles._disk.allowance import Allowance
 from txfiles._disk.interrupts import HeldBack
 from txfiles._disk.lock import make_lock
 from txfiles._disk.system import give, release, write_all
@@ -61,6 +62,7 @@ class Home:
         self.tree = Tree(fs, root_fd, root, follow=follow)
         self.lock = make_lock(fs, private_fd, root)
         self.sync_failed = False
+        self.allowance: Allowance = Allowance(root)  # whoever is allowed more puts another one here
         self.progress: Progress | None = None  # of the commit, where somebody asked
         self._held = -1
         self._private: tuple[int, int] | None = None

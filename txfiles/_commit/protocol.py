@@ -62,6 +62,7 @@ from txfiles._commit.durable import first_round, home_round, second_round, sync_
 from txfiles._commit.evidence import Evidence, same_inode
 from txfiles._commit.inventory import read_head
 from txfiles._disk import metadata
+from txfiles._disk.allowance import UnsyncedDirectoryError
 from txfiles._disk.interrupts import give_way
 from txfiles._disk.system import NO_ROOM, write_all
 from txfiles._format import journal as codec
@@ -236,7 +237,8 @@ def give_up(home: Home, staging: Staging, made: list[bytes], number: int, cause:
     def remove() -> None:
         for name in made:
             home.use_up(number)
-            remove_journal(home, name, durable=staging.tokens.durable)
+            durable = staging.tokens.durable and not isinstance(cause, UnsyncedDirectoryError)
+            remove_journal(home, name, durable=durable)
         try:
             staging.tokens.remove_all()
         except OSError as error:  # without a journal they are nobody's: the outcome is known
@@ -727,7 +729,8 @@ def _finish_if_begun(home: Home, evidence: Evidence, op: Operation, target: Stat
 def _finish_directory(home: Home, op: Operation) -> None:
     assert op.meta is not None
     fd = home.tree.open_dir(op.path)
-    metadata.apply(home.fs, fd, home.fs.fstat(fd), op.meta)
+    has = metadata.apply(home.fs, fd, home.fs.fstat(fd), op.meta)
+    home.allowance.metadata(op.path, op.meta, has, new=op.kind == "mkdir")
 
 
 # -- shared ---------------------------------------------------------------------------------------------------------

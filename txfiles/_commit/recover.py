@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from txfiles._commit.home import Home
     from txfiles._commit.inventory import Inventory, Pending
+    from txfiles._disk.allowance import GivenUp
     from txfiles._format.journal import Journal, Operation
     from txfiles._format.layout import State
     from txfiles.errors import Outcome
@@ -49,6 +50,7 @@ class RecoveryReport:
     `rolled_forward` and `rolled_back` are transactions, `waiting` those that were prepared and wait for a decision;
     `removed` are names of the private directory that nothing needed, `unknown` names of txfiles that were left alone
     because they are not what they should be. `foreign` are files that somebody else put there; they do no harm.
+    `given_up` is what the place did not give, see docs/limits.md.
     `outcome` is that of the transaction that was asked for, on object storage.
     """
 
@@ -59,6 +61,7 @@ class RecoveryReport:
     unknown: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
     outcome: Outcome | None = None
+    given_up: list[GivenUp] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
@@ -87,6 +90,7 @@ def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bo
                 _recover_one(home, pending, found, on_conflict, report)
         _remove_loose(home, found, report)
     finally:
+        report.given_up += home.allowance.given_up
         _tell(home, report)
     report.unknown += [paths.decode(name) for name in found.unknown]
     report.foreign += [paths.decode(name) for name in found.foreign]

@@ -23,6 +23,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from txfiles._commit.recover import conflict, recover_locked
+from txfiles._disk.allowance import UnsyncedDirectoryError
 from txfiles._disk.interrupts import GivingWay
 from txfiles._disk.lock import is_locked
 from txfiles._format import layout, paths
@@ -223,7 +224,7 @@ class Reader:
             self._may_recover = False
             return None
         except OSError as error:
-            if error.errno not in _FORBIDDEN:
+            if error.errno not in _FORBIDDEN and not isinstance(error, UnsyncedDirectoryError):
                 raise
             self._may_recover = False
             return None

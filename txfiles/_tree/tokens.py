@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles._disk import metadata
+from txfiles._disk.allowance import Allowance, is_narrower
 from txfiles._disk.rounds import descriptors
 from txfiles._disk.system import NO_ROOM, release, write_all
 from txfiles._format import layout, paths
@@ -53,11 +54,12 @@ class Token(NamedTuple):
 class Tokens:
     """Makes tokens below the descriptor `at`. `durable` tokens begin to reach the disk while others are written."""
 
-    def __init__(self, fs: FileSystem, at: int, tid: str, *, durable: bool) -> None:
+    def __init__(self, fs: FileSystem, at: int, tid: str, *, durable: bool, allowance: Allowance | None = None) -> None:
         self.fs = fs
         self.at = at
         self.tid = tid
         self.durable = durable
+        self.allowance: Allowance = Allowance(b"") if allowance is None else allowance
         self._next = 0
         self._made: set[int] = set()
         self._old: set[int] = set()
@@ -105,10 +107,21 @@ class Tokens:
             for key in {key for key, _ in token.meta.xattrs} - {key for key, _ in wanted.xattrs}:
                 self.fs.remove_xattr(mine, key)
             meta = metadata.apply(self.fs, mine, self.fs.fstat(mine), wanted)
+            self.require_kept(kept.path, wanted, meta, new=False)
         finally:
             if fd is None:
                 release(self.fs, mine)
         return token._replace(meta=meta)
+
+    def require_kept(self, path: bytes, wanted: Meta, has: Meta, *, new: bool) -> None:
+        """Raises `PermissionError` where permissions of what is replaced would be lost, unless that is accepted."""
+        if not new and is_narrower(wanted, has) and not self.allowance.accepts("narrowed-modes"):
+            message = (
+                f"only group {wanted.gid} (or the owner) may keep the permissions of this file, and chown was refused"
+            )
+            message += '; accept={"narrowed-modes"} does without them'
+            raise PermissionError(errno.EPERM, message, paths.decode(path))
+        self.allowance.metadata(path, wanted, has, new=new)
 
     def link_file(self, tree: Tree, path: bytes) -> Token:
         """Make the file `path` itself the token, by a hard link: how a move keeps its content."""
@@ -351,7 +364,8 @@ class Writer:
                 self._fs.start_writeback(self._fd)
             found = self._fs.fstat(self._fd)
             digest = self._digest.hexdigest() if self._appended else self._digest_of_all(found.st_size)
-            meta = metadata.apply(self._fs, self._fd, found, meta)
+            wanted, meta = meta, metadata.apply(self._fs, self._fd, found, meta)
+            self._tokens.require_kept(self._path, wanted, meta, new=replaces is None)
             if mtime_ns is not None:
                 self._fs.set_mtime(self._fd, mtime_ns)
                 found = self._fs.fstat(self._fd)

@@ -39,10 +39,11 @@ from txfiles.integrations._files import Compressed, Deferred, Reader, Text
 from txfiles.store import FileStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from contextlib import AbstractContextManager
 
     from txfiles._calls.settings import Links
+    from txfiles._disk.allowance import Accept
     from txfiles._format.journal import Durability
     from txfiles._tree.view import View
     from txfiles.transaction import FileTransaction
@@ -136,7 +137,7 @@ class TxFilesFileSystem(AbstractFileSystem):
         root: the absolute path of the directory, or a URL of object storage. Without it a path is in the nearest
             directory above that is a root already, or else in the directory that it names, or that of its file; an
             instance without a root, and not of a URL, finds that anew for each call and has no `transaction`.
-        durability, timeout, create, links: those of `FileTransaction`.
+        durability, timeout, create, links, accept: those of `FileTransaction`.
         url_root: what fsspec takes from a URL, for where there is no `root`.
 
     Raises what `FileTransaction` raises: `InvalidPathError` for a path that is not below the root.
@@ -163,6 +164,7 @@ class TxFilesFileSystem(AbstractFileSystem):
         timeout: float | None = 10.0,
         create: bool = False,
         links: Links = "refuse",
+        accept: Collection[Accept] = (),
         url_root: str | None = None,
         **options: Any,
     ) -> None:
@@ -171,7 +173,9 @@ class TxFilesFileSystem(AbstractFileSystem):
         if not is_far(chosen) and not Path(chosen).is_absolute():
             raise ValueError(f"the root must be an absolute path, not {chosen!r}: instances outlive a chdir")
         self.root: str = self._strip_protocol(chosen)
-        self.store: FileStore = FileStore(self.root, durability=durability, timeout=timeout, create=create, links=links)
+        self.store: FileStore = FileStore(
+            self.root, durability=durability, timeout=timeout, create=create, links=links, accept=accept
+        )
         self._made_in = _blocks.get(self.store.root) if root is None else None
         self._committed = _views.Committed(self.store, timeout, durable=durability == "full")
 
