@@ -8,6 +8,7 @@ requests and the modelled time of what is done on a root of many files.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from txfiles.objects.root import Root
 from txfiles.objects.state import HEAD, State, encode, new_id
 
 PUT, GET = 0.030, 0.015  # seconds
+BANDWIDTH = 100e6  # bytes a second that reads of packs transfer
 PARALLEL, COALESCED = 10, 1 << 20  # of obstore: ranges at once, bytes between two that are asked for together
 COUNTS = (1, 4, 16, 64)
 AT_ONCE = 20_000
@@ -55,9 +57,14 @@ class Modelled:
 
     def ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> Any:
         """As obstore asks for them: those with less than a megabyte between them in one request, ten at once."""
-        ends = [start + length for start, length in spans]
-        apart = sum(start - end > COALESCED for end, (start, _) in zip(ends, spans[1:], strict=False))
-        self._take("GET", GET, 1 + apart)
+        read, last, number = 0, -math.inf, 0
+        for start, length in spans:
+            apart = start - last > COALESCED
+            number += apart
+            read += length if apart else max(0, start + length - int(last))
+            last = max(last, start + length)
+        self._take("GET", GET, number)
+        self.clock.sleep(read / BANDWIDTH)
         return self.inner.ranges(key, spans)
 
     def list(self, prefix: str, at_most: int | None = None) -> Any:
@@ -176,7 +183,7 @@ def large(files: int) -> Iterator[tuple[str, Counter[str], float, float]]:
 
 
 def report(counts: tuple[int, ...], seconds: float, files: int) -> None:
-    print(f"a PUT takes {PUT * 1000:g} ms, a GET {GET * 1000:g} ms\n")
+    print(f"a PUT takes {PUT * 1000:g} ms, a GET {GET * 1000:g} ms, and what packs have comes at 100 MB/s\n")
     print("| writers | | commits/s | longest, s | PUT a commit | GET a commit |\n|---|---|---|---|---|---|")
     for writers in counts:
         for grouped in (False, True):
