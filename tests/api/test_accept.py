@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import pickle
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from tests.support.as_user import as_user, public_directory
 from tests.support.boundary import tree
 from tests.support.debris import problems
 from tests.support.procs import run_python
-from txfiles import Documents, FileStore, FileTransaction, GivenUp, commit_prepared, recover, rollback_prepared
+from txfiles import (
+    AsyncDocuments,
+    AsyncFileTransaction,
+    Documents,
+    FileStore,
+    FileTransaction,
+    GivenUp,
+    commit_prepared,
+    recover,
+    rollback_prepared,
+)
 from txfiles._disk import system
+from txfiles.cli import main
 from txfiles.errors import CommitError
 
 _UNSYNCED: Any = {"unsynced-directories"}
@@ -29,15 +42,15 @@ class _Unsynced(system.KernelFS):
 
 
 @pytest.fixture(params=[False, True], ids=["new root", "used root"])
-def used(request: pytest.FixtureRequest, root: Path) -> dict[str, bytes]:
+def used(request: pytest.FixtureRequest, root: Path) -> dict[str, object]:
     if request.param:
         with FileTransaction(root) as tx:
             tx.write("a", "old")
-    return tree(root)  # type: ignore[return-value]
+    return tree(root)
 
 
 def test_directories_that_cannot_be_synced_are_an_error_with_nothing_changed(
-    root: Path, used: dict[str, bytes], caplog: pytest.LogCaptureFixture
+    root: Path, used: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     with system.use(_Unsynced()), pytest.raises(CommitError, match=r'accept=."unsynced-directories"') as caught:
         FileStore(root).update(lambda tx: tx.write("a", "new"))
@@ -67,6 +80,46 @@ def test_stores_and_documents_hand_it_on(root: Path) -> None:
         store.update(lambda tx: tx.write("a", "2"), group=True)
         Documents(root, {"state": {}}, accept=_UNSYNCED).save(state={"turn": 1})
     assert sorted(tree(root)) == ["a", "state.json"]
+
+
+def test_the_twins_take_it_and_tell(root: Path) -> None:
+    async def run() -> AsyncFileTransaction:
+        with pytest.raises(CommitError, match="cannot sync directories"):
+            async with AsyncFileTransaction(root) as tx:
+                await tx.write("a", "1")
+        async with AsyncFileTransaction(root, accept=_UNSYNCED) as tx:
+            await tx.write("a", "1")
+        await AsyncDocuments(root, {"state": {}}, accept=_UNSYNCED).save(state={"turn": 1})
+        return tx
+
+    with system.use(_Unsynced()):
+        tx = asyncio.run(run())
+    assert tx.given_up == (GivenUp("unsynced-directories", str(root)),)
+    assert sorted(tree(root)) == ["a", "state.json"]
+
+
+def test_fsspec_takes_it(root: Path) -> None:
+    with system.use(_Unsynced()):
+        with pytest.raises(CommitError, match="cannot sync directories"):
+            fsspec.filesystem("txfiles", root=root).pipe(f"{root}/a", b"1")
+        fsspec.filesystem("txfiles", root=root, accept=_UNSYNCED).pipe(f"{root}/a", b"1")
+    assert tree(root) == {"a": b"1"}
+
+
+def test_the_command_line_takes_it(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/b").write_bytes(b"1")
+    put = ["put", str(root), f"a={tmp_path / 'source/b'}"]
+    copy = ["sync", str(tmp_path / "source"), str(root)]
+    with system.use(_Unsynced()):
+        for argv in (put, copy):
+            assert main(argv) == 1
+            assert "cannot sync directories" in capsys.readouterr().err
+            assert main([*argv, "--accept", "unsynced-directories"]) == 0
+        assert main(["recover", str(root), "--accept", "unsynced-directories"]) == 0
+        with pytest.raises(SystemExit):
+            main([*put, "--accept", "much"])
+    assert tree(root) == {"a": b"1", "b": b"1"}
 
 
 def test_a_decision_has_to_accept_it_again(root: Path) -> None:

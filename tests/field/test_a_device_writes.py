@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.field.test_a_lost_names import _delete, _move, _write
 from tests.support import DEEP
 from tests.support.boundary import InAnyOrder, tree
 from tests.support.debris import problems
@@ -30,21 +31,6 @@ Tree = dict[str, object]
 SEEDS = range(12) if DEEP else range(1)
 EVERY = 1 if DEEP else 24  # of the cuts that are tried
 AGAIN = 32 if DEEP else 3  # of those: whose recovery is cut, too
-
-
-def _first(tx: FileTransaction) -> None:
-    for name in ("n/f", "n/m/f", "s/b"):
-        tx.write(name, f"first {name}")
-
-
-def _delete(tx: FileTransaction) -> None:
-    tx.delete("s/b")
-    tx.delete_tree("n")
-
-
-def _move(tx: FileTransaction) -> None:
-    tx.delete("s/b")
-    tx.move("n", "moved")
 
 
 def _rewrite(tx: FileTransaction) -> None:
@@ -96,7 +82,7 @@ def _record(workdir: Path, filesystem: str, change: Change, chance: random.Rando
         course.states.append(tree(root))
         inner = InAnyOrder(chance) if chance.random() < 0.5 else system.KernelFS()
         with system.use(inner):
-            for step in (_first, change, _over, _again):
+            for step in (_write, change, _over, _again):
                 if step is change or chance.random() < 0.5:
                     run("sync", "-f", root)
                 course.commit(root, disk.log, step)

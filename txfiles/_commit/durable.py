@@ -126,17 +126,22 @@ def _sync_old(home: Home, journal: Journal, op: Operation) -> Generator[Sync, No
         parent = home.tree.walk(paths.split(op.path)[0])
         at, name = parent, paths.split(op.path)[1]
     try:
-        fd = home.fs.open_read(at, name)
-    except PermissionError:  # replaced without being read
-        yield home.fs.sync_file_system, home.private_fd
-    else:
-        try:
-            yield home.fs.sync_file, fd
-        finally:
-            release(home.fs, fd)
+        yield from _sync_content(home, at, name)
     finally:
         if parent >= 0:
             release(home.fs, parent)
+
+
+def _sync_content(home: Home, at: int, name: bytes) -> Generator[Sync, None, None]:
+    try:
+        fd = home.fs.open_read(at, name)
+    except PermissionError:  # replaced without being read
+        yield home.fs.sync_file_system, home.private_fd
+        return
+    try:
+        yield home.fs.sync_file, fd
+    finally:
+        release(home.fs, fd)
 
 
 def _sync_target(home: Home, path: bytes) -> Generator[Sync, None, None]:
@@ -146,18 +151,10 @@ def _sync_target(home: Home, path: bytes) -> Generator[Sync, None, None]:
     except (FileNotFoundError, NotADirectoryError):
         return  # removed since, with its directory: what is above that says so
     try:
-        if not stat.S_ISREG(home.fs.stat(parent, name).st_mode):
-            return
-        fd = home.fs.open_read(parent, name)
+        if stat.S_ISREG(home.fs.stat(parent, name).st_mode):
+            yield from _sync_content(home, parent, name)
     except FileNotFoundError:
-        return  # its directory says so
-    except PermissionError:
-        yield home.fs.sync_file_system, home.private_fd
-    else:
-        try:
-            yield home.fs.sync_file, fd
-        finally:
-            release(home.fs, fd)
+        pass  # its directory says so
     finally:
         release(home.fs, parent)
 

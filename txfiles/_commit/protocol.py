@@ -237,6 +237,7 @@ def give_up(home: Home, staging: Staging, made: list[bytes], number: int, cause:
     def remove() -> None:
         for name in made:
             home.use_up(number)
+            # Where a directory cannot be synced this cannot be made durable either, nor can what might prove it.
             durable = staging.tokens.durable and not isinstance(cause, UnsyncedDirectoryError)
             remove_journal(home, name, durable=durable)
         try:
