@@ -6,6 +6,8 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+import pytest
+
 from tests.crash.steps import at_call, then
 from tests.crash.test_simfs_engine import files
 from txfiles._commit import log_commit, log_recovery
@@ -131,13 +133,20 @@ def killed(act: Callable[[SimFS], None]) -> Callable[[SimFS], None]:
     """What was killed, as another process finds it; nothing but what was synced is durable."""
 
     def step(fs: SimFS) -> None:
-        with suppress(Crash):
+        with pytest.raises(Crash):
             act(fs)
         survivor = fs.survive(KILL)
         survivor.watch = fs.watch
         vars(fs).update(vars(survivor))
 
     return step
+
+
+def killed_at(name: str, number: int) -> Callable[[SimFS], None]:
+    def act(fs: SimFS) -> None:
+        committed(WRITES, at_call(name, number, die))(fs)
+
+    return killed(act)
 
 
 def undo_dies(fs: SimFS) -> None:
@@ -291,8 +300,8 @@ SCENARIOS = {
         case(
             "log-header-fails", committed(write(a="1", b="2")), checkpoint_fails("sync_data"), committed(write(a="3"))
         ),
-        recovered("log-recover-unsynced", killed(committed(WRITES, at_call("sync_data", 1, die)))),
-        recovered("log-recover-applying", killed(committed(WRITES, at_call("exchange", 2, die)))),
+        recovered("log-recover-unsynced", killed_at("sync_data", 1)),
+        recovered("log-recover-applying", killed_at("exchange", 2)),
         recovered("log-recover-undoing", killed(undo_dies), attempt=committed(WRITES)),
         recovered("log-recover-syncing", killed(checkpoint_dies)),
         recovered("log-recover-restarted", killed(restart_dies)),
