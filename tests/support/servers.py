@@ -94,9 +94,12 @@ def _ceph(folder: Path) -> Iterator[Any]:
     conf, fsid = folder / "ceph.conf", str(uuid.uuid4())
     conf.write_text(CEPH.format(fsid=fsid, host=HOST, mon=mon, gateway=gateway, folder=folder), encoding="utf-8")
 
-    def run(program: str, *args: str) -> None:
+    def run(program: str, *args: str) -> str:
         argv = [program, "-c", str(conf), *args]
-        subprocess.run(argv, check=True, timeout=READY_IN, cwd=folder, capture_output=True)
+        done = subprocess.run(
+            argv, check=True, timeout=READY_IN, cwd=folder, capture_output=True, text=True, encoding="utf-8"
+        )
+        return done.stdout
 
     with ExitStack() as stack:
 
@@ -113,7 +116,15 @@ def _ceph(folder: Path) -> Iterator[Any]:
         osd = str(uuid.uuid4())
         patiently(lambda: run("ceph", "osd", "new", osd))  # the monitor may not answer yet
         run("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", osd)
-        serve("ceph-osd", "-i", "0")
+        serving = [serve("ceph-osd", "-i", "0")]
+
+        def require_up() -> None:
+            if serving[-1].poll() is not None:  # it asked the monitor before it knew the cluster: "wrong fsid"
+                serving.append(serve("ceph-osd", "-i", "0"))
+            if " 1 up" not in run("ceph", "osd", "stat"):
+                raise NotReady("the OSD is not up")
+
+        patiently(require_up)
         server = serve("radosgw", "-n", "client.rgw")
         wait_for_port(gateway, server, folder / "radosgw.out")
         user = ["user", "create", "--uid=test", "--display-name=test", f"--access-key={KEY}", f"--secret-key={SECRET}"]
@@ -240,7 +251,7 @@ def patiently(act: Callable[[], object]) -> None:
         try:
             act()
             return
-        except subprocess.SubprocessError:
+        except (NotReady, subprocess.SubprocessError):
             if time.monotonic() > until:
                 raise
             time.sleep(0.5)
