@@ -178,9 +178,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def place_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--at", type=Path, default=Path(), help="a directory to work in, or for the image (default .)")
+    command.add_argument(
+        "--at", type=_directory, default=Path.cwd(), help="a directory to work in, or for the image (default .)"
+    )
     command.add_argument("--on", choices=place.KINDS, help="make this file system in an image of 2 GiB (needs root)")
     command.add_argument("--slow", type=float, metavar="MS", help="let each flush of that image's device take so long")
+
+
+def _directory(path: str) -> Path:
+    return Path(path).resolve()  # children work elsewhere
 
 
 def main(argv: list[str] | None = None) -> int:
