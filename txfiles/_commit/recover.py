@@ -77,7 +77,7 @@ def rests(home: Home) -> bool:
 def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bool = True) -> RecoveryReport:
     """Bring the root to rest. Raises `RecoveryError` and its kinds; `OSError` where the disk does not answer."""
     report = RecoveryReport()
-    left = layout.ours(home.names()) - layout.PERMANENT
+    left = layout.ours(home.names()) - layout.LASTING
     if left and (durable or any(_is_durable(home, name) for name in left)):
         sync_private(home)  # what is seen from here on is what is durable
     found = inventory.take(home)

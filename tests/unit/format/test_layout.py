@@ -25,7 +25,7 @@ def test_journals_round_trip(state: layout.State) -> None:
     assert layout.parse(layout.journal(TID, state)) == Name(state, TID)
 
 
-@pytest.mark.parametrize("name", sorted(layout.LASTING))
+@pytest.mark.parametrize("name", [b"format", b"lock", b"HEAD", b"log", b"tail", b".gitignore"])
 def test_permanent_names(name: bytes) -> None:
     assert layout.parse(name) == Name("permanent")
 
