@@ -45,7 +45,7 @@ def threads() -> int:
 
 
 def no_threads(but: int = 0) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while threads() > but:
         assert time.monotonic() < until, "a thread was left"
         time.sleep(0.0005)
@@ -288,6 +288,36 @@ def test_the_loop_is_closed_at_each_await(memory: Path, work: str) -> None:
         if ended:
             break
     assert outcomes == {False, True}
+
+
+class ClosedMeanwhile(asyncio.SelectorEventLoop):
+    """A loop that is closed just after the thread of a transaction saw that it is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = threading.Event()
+        self.closed = threading.Event()
+
+    def _check_closed(self) -> None:
+        super()._check_closed()  # type: ignore[misc]
+        if threading.current_thread().name == "txfiles transaction":
+            self.seen.set()
+            assert self.closed.wait(60)
+
+
+@pytest.mark.filterwarnings("ignore:.* was dropped while open:ResourceWarning")
+def test_the_loop_is_closed_while_it_is_told_the_end_of_a_call(memory: Path) -> None:
+    """The loop takes it, and nobody ever hears it: the lock does not wait for the loop to be collected."""
+    before = fresh(memory)
+    loop = ClosedMeanwhile()
+    loop.set_exception_handler(lambda *_: None)  # that a task is pending
+    task = loop.create_task(blocks(memory, []))
+    loop.run_until_complete(asyncio.to_thread(loop.seen.wait, 60))
+    loop.close()
+    loop.closed.set()
+    no_threads()
+    assert not check(memory, before, [], "closed meanwhile")
+    assert not task.done()
 
 
 # -- during each file call ------------------------------------------------------------------------------------------

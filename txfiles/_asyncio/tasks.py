@@ -109,7 +109,7 @@ async def run(worker: Worker[Any], job: Job[T], stop: Callable[[], None] = lambd
         raise TransactionClosedError("the transaction belongs to the process that began it")
     loop = asyncio.get_running_loop()
     finished = loop.create_future()
-    job.tell = partial(_in_loop, loop, finished.set_result, None)
+    job.tell = partial(_tell, loop, finished)
     worker.post(job)
     cancelled: asyncio.CancelledError | None = None
     while not finished.done():
@@ -126,6 +126,11 @@ async def run(worker: Worker[Any], job: Job[T], stop: Callable[[], None] = lambd
         raise cancelled
     finally:
         del cancelled
+
+
+def _tell(loop: asyncio.AbstractEventLoop, finished: asyncio.Future[None]) -> bool:
+    """False when nobody hears it: a loop that is closed in this moment takes a call and never makes it."""
+    return _in_loop(loop, finished.set_result, None) and (not loop.is_closed() or finished.done())
 
 
 def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> bool:
