@@ -126,7 +126,7 @@ class Home:
     def close(self) -> None:
         """Free the lock and the descriptors; may be called again, as it has to be when an interrupt came in between."""
         try:
-            self._let_go()
+            self.let_go()
             self.lock.release()
         finally:
             fds, self.root_fd, self.private_fd = (self.root_fd, self.private_fd), -1, -1
@@ -273,12 +273,16 @@ class Home:
         finally:
             release(self.fs, fd)
 
-    def hold(self, journal_fd: int) -> None:
-        """Show readers that the writer of this journal lives, until `close`; where it cannot be shown they wait."""
-        with suppress(OSError):
-            self._held = self.fs.hold(journal_fd)
+    def hold(self, fd: int) -> None:
+        """Show readers that the writer of this file, a journal or the tail of the log, lives, until `let_go`.
 
-    def _let_go(self) -> None:
+        Where it cannot be shown they wait.
+        """
+        if self._held < 0:
+            with suppress(OSError):
+                self._held = self.fs.hold(fd)
+
+    def let_go(self) -> None:
         held, self._held = self._held, -1
         if held >= 0:
             with suppress(OSError):

@@ -73,10 +73,9 @@ def recover(home: Home, file: LogFile, on_conflict: Choice = "raise") -> list[Jo
 
 
 def _finish(home: Home, journal: Journal, on_conflict: Choice) -> None:
-    todo = [op for op in journal.ops if not _is_done(home, journal, op)]
-    foreign = [op for op in todo if not _is_old(home, op)]
+    todo, foreign = undone(home, journal)
     if foreign and on_conflict == "raise":
-        raise _conflict(foreign)
+        raise conflict(foreign)
     for op in todo:
         if op in foreign:
             if on_conflict == "roll-forward":
@@ -126,19 +125,44 @@ def finals(records: Sequence[Record]) -> dict[bytes, Final]:
     return found
 
 
-def _restore(home: Home, file: LogFile, records: Sequence[Record], on_conflict: Choice, *, every: bool) -> None:
-    """Put in place what is not there, or `every` path."""
-    todo, foreign = [], []
+class Examined(NamedTuple):
+    """What the paths show of what the records put there: all of it, not all of it, or somebody else's file."""
+
+    whole: list[Final]
+    missing: list[Final]
+    foreign: list[Final]
+
+
+def examine(home: Home, records: Sequence[Record], *, is_copy: bool) -> Examined:
+    """Look at every path of the records. Reads only."""
+    out = Examined([], [], [])
     for path, final in finals(records).items():
         found = home.tree.stat(path)
         if _is_whole(home, final, found):
-            todo += [final] if every and final.op.kind == "write" else []
-        elif found is None or _is_ours(final, found, is_copy=file.is_copy):
-            todo.append(final)
+            out.whole.append(final)
+        elif found is None or _is_ours(final, found, is_copy=is_copy):
+            out.missing.append(final)
         else:
-            foreign.append(final)
+            out.foreign.append(final)
+    return out
+
+
+def undone(home: Home, journal: Journal) -> tuple[list[Operation], list[Operation]]:
+    """The operations of a record in doubt that are still to be done, and those at whose paths somebody else has come.
+
+    Reads only.
+    """
+    todo = [op for op in journal.ops if not _is_done(home, journal, op)]
+    return todo, [op for op in todo if not _is_old(home, op)]
+
+
+def _restore(home: Home, file: LogFile, records: Sequence[Record], on_conflict: Choice, *, every: bool) -> None:
+    """Put in place what is not there, or `every` path."""
+    found = examine(home, records, is_copy=file.is_copy)
+    todo = [*found.missing, *(final for final in found.whole if every and final.op.kind == "write")]
+    foreign = found.foreign
     if foreign and on_conflict == "raise":
-        raise _conflict([final.op for final in foreign])
+        raise conflict([final.op for final in foreign])
     if on_conflict == "roll-forward":
         todo += foreign
     tokens = Tokens(home.fs, home.private_fd, home.fs.random_id(), durable=True)
@@ -193,7 +217,7 @@ def _is_ours(final: Final, found: Stat, *, is_copy: bool) -> bool:
     )
 
 
-def _conflict(foreign: Sequence[Operation]) -> RecoveryConflictError:
+def conflict(foreign: Sequence[Operation]) -> RecoveryConflictError:
     changed = tuple(sorted({paths.decode(op.path) for op in foreign}))
     shown = paths.some([*map(repr, changed)])
     message = f"changed by somebody else since the commit: {shown}; nothing was touched, decide with on_conflict"

@@ -87,15 +87,15 @@ class LogFile:
 
     @property
     def seq(self) -> int:
-        return self.records[-1].seq if self.records else self.header.seq
+        return log.place(self.header, self.records).seq
 
     @property
     def chain(self) -> bytes:
-        return self.records[-1].digest if self.records else self.header.chain
+        return log.place(self.header, self.records).chain
 
     @property
     def end(self) -> int:
-        return self.records[-1].end if self.records else log.FIRST
+        return log.place(self.header, self.records).end
 
     @property
     def is_copy(self) -> bool:
@@ -144,23 +144,27 @@ class LogFile:
     # -- the tail -----------------------------------------------------------------------------------------------
 
     def mark(self, phase: Phase) -> None:
-        """Tell those who share this session where the log ends, and what is being done."""
-        tail = log.tail(self.header, self.seq, self.end, phase, self._session, self.chain)
+        """Tell those who share this session up to where everything is applied, and what is being done.
+
+        The tail is held while something is: so readers know that its writer lives. Not before it says so: whoever ends
+        what a dead one had begun would be taken for that one.
+        """
+        applied = self.records[:-1] if phase in ("applying", "undoing") else self.records
+        seq, chain, end = log.place(self.header, applied)
+        tail = log.tail(self.header, seq, end, phase, self._session, chain)
         write_all_at(self._home.fs, self._tail_fd, log.encode_tail(tail), 0)
+        if phase == "applied":
+            self._home.let_go()
+        else:
+            self._home.hold(self._tail_fd)
 
     def phase(self) -> Phase | None:
-        """What was being done when the tail was written; `None` where it was in another session, or to another log.
-
-        A record that came behind it is one of which nothing is applied yet: `"applying"`.
-        """
+        """What was being done when the tail was written, see `log.phase_of`."""
         tail = log.decode_tail(self._home.fs.read_at(self._tail_fd, log.TAIL_SIZE, 0))
-        if tail is None or not log.is_of(tail, self._session) or self.is_copy:
-            return None
-        if tail.generation != self.header.generation:
-            return None
-        return "applying" if tail.phase == "applied" and tail.seq != self.seq else tail.phase
+        return None if self.is_copy else log.phase_of(tail, self._session, self.header, self.seq)
 
     def close(self) -> None:
+        self._home.let_go()
         fds, self._fd, self._tail_fd = (self._fd, self._tail_fd), -1, -1
         release(self._home.fs, *(fd for fd in fds if fd >= 0))
 

@@ -68,8 +68,19 @@ class Record(NamedTuple):
     end: int
 
 
+class Place(NamedTuple):
+    """A state: the sequence number and the digest of the last record that is in it, and where the next one begins."""
+
+    seq: int
+    chain: bytes
+    end: int
+
+
 class Tail(NamedTuple):
-    """Where the log ends, in the eyes of one session. `session` and `chain` are the beginnings of theirs."""
+    """Up to where everything is applied, in the eyes of one session; `session` and `chain` are only their beginnings.
+
+    In the phases "applying" and "undoing" the record that begins at `offset` is in doubt.
+    """
 
     generation: int
     seq: int
@@ -169,6 +180,12 @@ def decode_next(raw: bytes, header: Header, end: int, name: str) -> Record:
     return record._replace(end=end + record.end)
 
 
+def place(header: Header, records: Sequence[Record]) -> Place:
+    """The state after these records, all those of the header up to one of them."""
+    last = records[-1] if records else None
+    return Place(header.seq, header.chain, FIRST) if last is None else Place(last.seq, last.digest, last.end)
+
+
 def is_record(raw: bytes, header: Header) -> bool:
     """Whether what begins here looks like one of this generation, whole or not."""
     return len(raw) >= _RECORD.size and raw.startswith(_RECORD_MAGIC) and _generation(raw, 0) == header.generation
@@ -255,3 +272,13 @@ def decode_tail(raw: bytes) -> Tail | None:
 def is_of(found: Tail, session: bytes) -> bool:
     """Whether the tail was written in this session; never where there is none to be told."""
     return bool(session) and found.session == session[:18].ljust(18, b"\0")
+
+
+def phase_of(found: Tail | None, session: bytes, header: Header, seq: int) -> Phase | None:
+    """What was being done to the log of this header, whose last record is `seq`; `None` where it is of another session.
+
+    A record that came behind a tail that says "applied" is one of which nothing is applied yet: "applying".
+    """
+    if found is None or not is_of(found, session) or found.generation != header.generation:
+        return None
+    return "applying" if found.phase == "applied" and found.seq != seq else found.phase
