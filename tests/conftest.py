@@ -154,7 +154,7 @@ def _nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         gc.collect()
         leaked = _descriptors() - descriptors
         assert not leaked, f"descriptors left open: {sorted(leaked)}"
-    until = time.monotonic() + 2
+    until = time.monotonic() + 30
     while running := set(threading.enumerate()) - threads:
         assert time.monotonic() < until, f"threads left running: {running}"
         time.sleep(0.01)

@@ -7,7 +7,6 @@ import errno
 import gc
 import os
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import DEEP
+from tests.support import DEEP, scratch
 from tests.support.boundary import nth_call, tree
 from tests.support.procs import child
 from txfiles import AsyncFileTransaction, FileTransaction, rollback_prepared, status
@@ -33,8 +32,8 @@ Work = Callable[[Path, list[Any]], Coroutine[Any, Any, None]]
 @pytest.fixture
 def memory(watch: Callable[[Path], Path]) -> Iterator[Path]:
     """A root in memory, where there is any: what is slow here is the disk."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as name:
-        root = watch(Path(name) / "root")
+    with scratch.held(scratch.MEMORY) as above:
+        root = watch(above / "root")
         root.mkdir()
         yield root
         no_threads()

@@ -7,7 +7,6 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -15,6 +14,7 @@ from benchmarks import count, modes
 from benchmarks.__main__ import MODES, main
 from benchmarks.competitors import MEANING, SAVES
 from benchmarks.report import read_json, verdicts
+from tests.support import scratch
 from tests.support.procs import CHECKOUT, run_python
 from txfiles import FileTransaction
 from txfiles._disk import system
@@ -26,9 +26,8 @@ BASE = {name for name in SAVES if name not in ("lmdb", "atomicwrites")}
 @pytest.fixture
 def memory(tmp_path: Path) -> Iterator[Path]:
     """A directory whose file system has no disk to wait for, where there is one: each sample begins with a syncfs."""
-    shm = Path("/dev/shm")
-    with TemporaryDirectory(dir=shm if shm.is_dir() else tmp_path) as name:
-        yield Path(name)
+    with scratch.held(scratch.MEMORY or str(tmp_path)) as path:
+        yield path
 
 
 def test_every_mode_runs_and_writes_what_it_found(tmp_path: Path, memory: Path) -> None:

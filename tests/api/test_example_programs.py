@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import scratch
 from tests.support.procs import CHECKOUT
 
 EXAMPLES = CHECKOUT / "examples"
@@ -36,8 +37,8 @@ def run(program: str, *options: object, well: bool = True, **env: str) -> str:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as path:
-        yield Path(path)
+    with scratch.held(scratch.MEMORY) as path:
+        yield path
 
 
 def numbers(text: str, pattern: str) -> list[int]:

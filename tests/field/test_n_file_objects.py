@@ -9,7 +9,6 @@ import mmap
 import os
 import stat
 import subprocess
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import scratch
 from tests.support.boundary import tree
 from txfiles import AsyncFileTransaction, FileTransaction, commit_prepared
 from txfiles.recovery import verify
@@ -61,10 +61,10 @@ def _answer(file: IO[Any], mode: str, call: Call) -> object:
 
 @contextmanager
 def _roots() -> Iterator[tuple[Path, Path]]:
-    with tempfile.TemporaryDirectory() as above:
+    with scratch.held() as above:
         for name in ("theirs", "ours"):
-            Path(above, name).mkdir()
-        yield Path(above, "theirs"), Path(above, "ours")
+            (above / name).mkdir()
+        yield above / "theirs", above / "ours"
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -16,6 +17,16 @@ _OURS = re.compile(r"txfiles-([0-9]+)-")
 def directory(where: str | None = None) -> Path:
     """A new directory, in memory with `MEMORY`. Its name tells the process that is to remove it."""
     return Path(tempfile.mkdtemp(prefix=f"txfiles-{os.getpid()}-", dir=where))
+
+
+@contextmanager
+def held(where: str | None = None) -> Iterator[Path]:
+    """Such a directory for a block."""
+    path = directory(where)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
 
 
 def sweep() -> None:

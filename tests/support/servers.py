@@ -16,11 +16,9 @@ import hmac
 import http.client
 import itertools
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +26,8 @@ from contextlib import ExitStack, contextmanager
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
+
+from tests.support import scratch
 
 HOST = "127.0.0.1"
 KEY, SECRET = "test", "testtest"
@@ -76,9 +76,9 @@ def ceph(_: Path) -> Iterator[Any]:
     """A monitor, an OSD in memory and the gateway of Ceph, in a folder of their own: the path of a socket is short."""
     with ExitStack() as stack:
         for last in (False, True):
-            short = stack.enter_context(tempfile.TemporaryDirectory(prefix="ceph-"))
+            short = stack.enter_context(scratch.held())
             try:
-                store = stack.enter_context(_ceph(Path(short)))
+                store = stack.enter_context(_ceph(short))
                 break
             except (NotReady, subprocess.SubprocessError):  # a port that was free went to somebody else
                 if last:
@@ -291,10 +291,6 @@ def request(
 
 
 if __name__ == "__main__":
-    scratch = Path(tempfile.mkdtemp())
-    try:
-        with SERVERS[sys.argv[1]](scratch) as made:
-            print(made.__class__.__name__, made.config, made.prefix or "", sep="\n", flush=True)
-            sys.stdin.readline()
-    finally:
-        shutil.rmtree(scratch)
+    with scratch.held() as place, SERVERS[sys.argv[1]](place) as made:
+        print(made.__class__.__name__, made.config, made.prefix or "", sep="\n", flush=True)
+        sys.stdin.readline()

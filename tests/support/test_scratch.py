@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,13 @@ def test_what_a_killed_process_left_goes(where: str | None) -> None:
         assert mine.is_dir()
     finally:
         mine.rmdir()
+
+
+def test_one_that_is_held_goes_with_its_block(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(ZeroDivisionError), scratch.held() as path:
+        assert path.name.startswith(f"txfiles-{os.getpid()}-")
+        assert path.is_dir()
+        (path / "file").touch()
+        raise ZeroDivisionError
+    assert not path.exists()
