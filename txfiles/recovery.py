@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far
+from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far, root_of
 from txfiles._commit import inventory
 from txfiles._commit.evidence import Evidence
 from txfiles._commit.home import Home, locate
@@ -186,7 +186,7 @@ class Findings:
 
 
 def _path(root: AnyPath | HasRoot) -> bytes:
-    return locate(system.current(), root.root if isinstance(root, HasRoot) else root)
+    return locate(system.current(), root_of(root))
 
 
 def verify(root: AnyPath | HasRoot, *, links: Links = "refuse") -> Findings:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Self, TypedDict, TypeVar
 
 from txfiles import recovery
-from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far
+from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far, root_of
 from txfiles._commit.home import is_missing, locate
 from txfiles._commit.recover import RecoveryReport
 from txfiles._disk import system
@@ -90,7 +90,7 @@ class FileStore:
             self._far = far_of(root)
             self._root = self._far.shown
         else:
-            self._root = paths.decode(locate(system.current(), root.root if isinstance(root, HasRoot) else root))
+            self._root = paths.decode(locate(system.current(), root_of(root)))
         self._durability: Durability = durability
         self._timeout = timeout
         self._create = create

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from txfiles._calls.changing import Changing
 from txfiles._calls.leaving import Exit
-from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far
+from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far, root_of
 from txfiles._commit import two_phase
 from txfiles._commit.home import Home, locate
 from txfiles._commit.inventory import read_head
@@ -98,7 +98,7 @@ class FileTransaction(Changing):
             self._far = far_of(root)
             super().__init__(paths.encode(self._far.shown))
         else:
-            super().__init__(locate(system.current(), root.root if isinstance(root, HasRoot) else root))
+            super().__init__(locate(system.current(), root_of(root)))
         self._durability: Durability = durability
         self._timeout = timeout
         self._create = create

@@ -12,6 +12,8 @@ from txfiles.errors import UnsupportedFilesystemError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from txfiles._format.paths import AnyPath
+
 Links = Literal["refuse", "follow"]
 _AGES = 1e12  # seconds; more than clocks can add
 
@@ -24,6 +26,11 @@ def is_far(root: object) -> bool:
     if isinstance(root, str):
         return "://" in root and _URL.match(root) is not None
     return getattr(root, "_far", None) is not None
+
+
+def root_of(root: AnyPath | HasRoot) -> AnyPath:
+    """The path of a root, also of one that is given as its store."""
+    return root if isinstance(root, (str, bytes)) or not isinstance(root, HasRoot) else root.root
 
 
 @runtime_checkable

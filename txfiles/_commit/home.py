@@ -6,6 +6,7 @@ import errno
 import re
 import stat
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from txfiles._disk import metadata
@@ -65,7 +66,6 @@ class Home:
         self.allowance: Allowance = Allowance(root)  # whoever is allowed more puts another one here
         self.progress: Progress | None = None  # of the commit, where somebody asked
         self._held = -1
-        self._private: tuple[int, int] | None = None
 
     @classmethod
     def open(cls, fs: FileSystem, root: bytes, *, create: bool, follow: bool = False) -> Home:
@@ -142,9 +142,17 @@ class Home:
         if self.fs.mount_id(self.root_fd) != self.fs.mount_id(self.private_fd):
             shown = paths.decode(paths.join(self.root, layout.PRIVATE))
             raise UnsupportedFilesystemError(f"{shown!r} is a mount of its own", path=shown)
-        if self.fs.fstat(self.root_fd).st_dev != self.fs.fstat(self.private_fd).st_dev:
+        if self._root_id[0] != self._private_id[0]:
             shown = paths.decode(paths.join(self.root, layout.PRIVATE))
             raise UnsupportedFilesystemError(f"{shown!r} is a subvolume of its own", path=shown)
+
+    @cached_property
+    def _root_id(self) -> tuple[int, int]:
+        return _identity(self.fs.fstat(self.root_fd))
+
+    @cached_property
+    def _private_id(self) -> tuple[int, int]:
+        return _identity(self.fs.fstat(self.private_fd))
 
     def require_in_place(self) -> None:
         """The root and the lock file are still those that were opened (or two writers would believe in two locks)."""
@@ -154,23 +162,20 @@ class Home:
             raise ConflictError(f"the root {shown!r} was moved or replaced since the transaction began", path=shown)
 
     def _is_at_its_name(self) -> bool:
-        mine = _identity(self.fs.fstat(self.root_fd))
         with suppress(FileNotFoundError, NotADirectoryError):
-            if _identity(self.fs.stat(None, self.root)) == mine:
+            if _identity(self.fs.stat(None, self.root)) == self._root_id:
                 return True
             fd = self.fs.open_dir(None, self.root, follow=True)  # a link may lead there now
             try:
-                return _identity(self.fs.fstat(fd)) == mine
+                return _identity(self.fs.fstat(fd)) == self._root_id
             finally:
                 release(self.fs, fd)
         return False
 
     def is_in_place(self) -> bool:
         """The private directory is still the one that was opened."""
-        if self._private is None:
-            self._private = _identity(self.fs.fstat(self.private_fd))
         try:
-            return _identity(self.fs.stat(self.root_fd, layout.PRIVATE)) == self._private
+            return _identity(self.fs.stat(self.root_fd, layout.PRIVATE)) == self._private_id
         except FileNotFoundError:
             return False
 
@@ -429,7 +434,7 @@ def open_root(fs: FileSystem, root: bytes, hint: str = "") -> int:
         raise
 
 
-def open_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
+def open_private(fs: FileSystem, root: bytes, root_fd: int, parent: Stat | None = None) -> int:
     """Open the private directory; never through a symbolic link, and not one that a stranger may have planted.
 
     In a sticky root, such as /tmp, anybody can make one, and with a journal in it have whoever recovers replace files
@@ -444,7 +449,7 @@ def open_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
         error.filename = shown
         raise
     try:
-        parent = fs.fstat(root_fd)
+        parent = parent or fs.fstat(root_fd)
         if parent.st_mode & stat.S_ISVTX and (owner := fs.fstat(fd).st_uid) not in (fs.ids()[0], parent.st_uid, 0):
             message = f"the private directory belongs to user {owner} in a sticky directory"
             raise PermissionError(errno.EPERM, message, paths.decode(paths.join(root, layout.PRIVATE)))
@@ -478,9 +483,9 @@ def _make_directories(fs: FileSystem, path: bytes) -> None:
 
 
 def _make_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
-    made = False
+    made, parent = False, fs.fstat(root_fd)
     try:
-        fd = open_private(fs, root, root_fd)
+        fd = open_private(fs, root, root_fd, parent)
     except FileNotFoundError:
         try:
             fs.mkdir(root_fd, layout.PRIVATE, 0o700)
@@ -491,7 +496,7 @@ def _make_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
             error.filename = paths.decode(paths.join(root, layout.PRIVATE))
             raise
         try:
-            fd = open_private(fs, root, root_fd)
+            fd = open_private(fs, root, root_fd, parent)
         except PermissionError:
             if made:  # the umask takes it from its owner: it would be in the way for ever
                 with suppress(OSError):
@@ -500,7 +505,7 @@ def _make_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
     try:
         if made and stat.S_IMODE(mode := fs.fstat(fd).st_mode) & 0o777 != 0o700:
             fs.chmod(fd, 0o700 | mode & stat.S_ISGID)  # whatever the umask
-        _share_private(fs, root_fd, fd)
+        _share_private(fs, root_fd, parent, fd)
     except BaseException:
         release(fs, fd)
         if made:  # half made it would be in the way of others
@@ -510,12 +515,12 @@ def _make_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
     return fd
 
 
-def _share_private(fs: FileSystem, root_fd: int, private_fd: int) -> None:
+def _share_private(fs: FileSystem, root_fd: int, root: Stat, private_fd: int) -> None:
     """Open the private directory to those who may write the root, its group and (if root made it) its owner.
 
     A default ACL that it inherited is dropped.
     """
-    root, private = fs.fstat(root_fd), fs.fstat(private_fd)
+    private = fs.fstat(private_fd)
     if private.st_uid != fs.ids()[0]:
         return
     # A group that we are not in, or that our user namespace does not know, stays out.
@@ -545,7 +550,7 @@ def share(fs: FileSystem, private_fd: int, fd: int, mode: int) -> Stat:
     """See `Home.share`."""
     file, private = fs.fstat(fd), fs.fstat(private_fd)
     shared = bool(private.st_mode & stat.S_IWGRP)
-    uid = private.st_uid if fs.ids()[0] == 0 else file.st_uid
+    uid = private.st_uid if file.st_uid != private.st_uid and fs.ids()[0] == 0 else file.st_uid
     gid = private.st_gid if shared or uid != file.st_uid else file.st_gid
     if (uid, gid) != (file.st_uid, file.st_gid):
         give(fs, fd, uid, gid)  # not to a group that we are not in, nor as root that is nobody on a server

@@ -63,7 +63,9 @@ def read_head(home: Home) -> Head | None:
     if found is None:
         return None
     head = decode_head(found[0])
-    if head is not None and not (head.born and _is_where_it_was_written(home, layout.HEAD, found[1], head)):
+    if head is None or not head.durable:  # which vouches for nothing anyway
+        return head
+    if not (head.born and _is_where_it_was_written(home, layout.HEAD, found[1], head)):
         head = copy(head)
         head.is_copy = True
     return head

@@ -173,8 +173,11 @@ def _write_intent(
         raw = codec.encode(journal)
 
         def write() -> None:
-            fs.seek(fd, 0, 0)
-            write_all(fs, fd, raw)
+            try:
+                write_all(fs, fd, raw)
+            except OSError:
+                fs.seek(fd, 0, 0)  # for another try
+                raise
 
         _with_room(home, head, write)
         if durability == "full":

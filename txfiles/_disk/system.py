@@ -365,6 +365,13 @@ class KernelFS:
         os.symlink(text, name, dir_fd=at)
 
     def listdir(self, fd: int) -> list[bytes]:
+        """The names in a directory. Listed by a path it costs half the calls that a descriptor does (fdopendir(3))."""
+        if _LINUX:
+            try:
+                return os.listdir(b"/proc/self/fd/%d" % fd)
+            except OSError as error:  # without proc(5), or without the right to open it once more
+                if error.errno not in _UNREACHABLE:
+                    raise
         return [name.encode(_ENCODING, _ERRORS) for name in os.listdir(fd)]
 
     def mkdir(self, at: int | None, name: bytes, mode: int) -> None:
@@ -482,7 +489,7 @@ class KernelFS:
         return _boot
 
     def pid(self) -> int:
-        return os.getpid()
+        return _pid
 
     def ids(self) -> tuple[int, int]:
         return os.geteuid(), os.getegid()
@@ -504,10 +511,18 @@ class KernelFS:
             os.register_at_fork(after_in_child=callback)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown)
-
 _boot: str | None = None
+_pid = os.getpid()
+
+
+def _in_child() -> None:
+    global _pid
+    _pid = os.getpid()
+    _disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 _libc: Any = ctypes.CDLL(None, use_errno=True)
