@@ -14,8 +14,9 @@ from txfiles._disk.interrupts import HeldBack
 from txfiles._disk.system import KernelFS, release
 from txfiles._format import json, paths
 from txfiles._reading.nothing import Nothing
-from txfiles._reading.question import Question
+from txfiles._reading.question import Question, expired
 from txfiles._reading.reader import Reader
+from txfiles._reading.resting import read_at_rest
 from txfiles._tree import facts, subtrees
 from txfiles._tree.view import C, View, refuse_special, version_of
 from txfiles.errors import ConflictError, TransactionClosedError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from txfiles._disk.system import FileSystem, Stat
     from txfiles._format.paths import AnyPath
+    from txfiles._reading.resting import Resting
     from txfiles._tree.facts import FileStat
     from txfiles._tree.tree import Tree
     from txfiles.objects.reader import FarReader
@@ -79,6 +81,13 @@ class Snapshot:
     ...     a, b = snap.read_json("a.json"), snap.read_json("b.json")
     """
 
+    _open = _ended = False
+    _of_nothing = False  # the root is still to be made
+    _resting: Resting | None = None  # while nothing but this was asked, there is no reader
+    _reader: Reader | Nothing | FarReader | None = None
+    _state_on_store: State | None = None
+    _state_version: str | None = None
+
     def __init__(
         self,
         fs: FileSystem,
@@ -92,27 +101,23 @@ class Snapshot:
         far: Callable[[], FarReader] | None = None,
     ) -> None:
         """For `FileStore.snapshot`. Nothing is read before it is entered. Raises `InvalidPathError`."""
-        self._reader: Reader | Nothing | FarReader | None = None
         self._far = far
-        self._state_on_store: State | None = None
         self._fs = fs
         self._root = root
-        self._names = list(dict.fromkeys(paths.normalize(name) for name in names))
-        self._pins = _Files(fs, self._names)
+        self._names = list(dict.fromkeys(map(paths.normalize, names)))
         self._timeout = timeout
         self._durable = durable
         self._create = create
         self._links_out = links_out
-        self._of_nothing = False  # the root is still to be made
+        self._contents: dict[bytes, bytes] = {}  # of those pinned files that are in memory
+        self._contents_read: set[bytes] = set()
         self._pinned: dict[bytes, _File | None] = {}
         self._answers: dict[tuple[str, bytes], object] = {}
         self._mutex = threading.RLock()
         self._forks = _forks
-        self._ended = False
-        self._state_version: str | None = None
 
     def __repr__(self) -> str:
-        state = "open" if self._reader is not None else "ended" if self._ended else "new"
+        state = "open" if self._open else "ended" if self._ended else "new"
         return f"<Snapshot {paths.decode(self._root)!r} {state}>"
 
     @property
@@ -140,16 +145,33 @@ class Snapshot:
     # -- begin and end ------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        if self._reader is not None or self._ended:
+        if self._open or self._ended:
             raise TransactionClosedError("the snapshot was entered already; make a new one")
         self._forks = _forks
         try:
-            with HeldBack(), paths.Naming(self._root):
-                self._begin()
+            if not self._begin_at_rest():
+                with HeldBack():
+                    try:
+                        self._begin()
+                    except OSError as error:
+                        paths.give_name(error, self._root)
+                        raise
             return self
         except BaseException:
             self._free()
             raise
+
+    def _begin_at_rest(self) -> bool:
+        """Whether the pinned files could be read without more ado, and be all that is needed so far."""
+        self._open = True
+        if not self._names or self._far is not None or self._links_out:
+            return False
+        self._resting = resting = read_at_rest(self._fs, self._root, self._names, _SMALL)
+        if resting is None:
+            return False
+        self._state_version = resting.version
+        self._contents = dict(zip(self._names, resting.contents, strict=True))
+        return True
 
     def _begin(self) -> None:
         """REQUIRES: in `HeldBack`: an `OSError` of a handler is not taken for a missing root."""
@@ -159,24 +181,33 @@ class Snapshot:
         elif self._of_nothing:
             reader = Nothing(self._fs, self._root)
         else:
-            reader = Reader(self._fs, self._root, self._timeout, durable=self._durable, links_out=self._links_out)
+            reader = self._make_reader()
         self._reader = reader
-        files = reader.begin(self._pins, follow=not self._names)
+        files = reader.begin(_Files(self._fs, self._names), follow=not self._names)
         self._pinned = dict(zip(self._names, files, strict=True))
+        self._contents = {name: file.data for name, file in self._pinned.items() if file and file.data is not None}
         self._state_version = reader.version
         self._state_on_store = getattr(reader, "state", None)
 
+    def _make_reader(self) -> Reader:
+        return Reader(self._fs, self._root, self._timeout, durable=self._durable, links_out=self._links_out)
+
     def close(self) -> None:
         """End the snapshot and free its descriptors, of this process only; may be called again."""
-        with self._serially(), HeldBack():
+        with self._serially():
             self._ended = True
-            self._free()
+            if self._reader is None:
+                self._open = False
+                return
+            with HeldBack():
+                self._free()
 
     def _free(self) -> None:
+        self._open = False
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
-            self._pins.drop(self._pinned.values())
+            _drop(self._fs, self._pinned.values())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -184,16 +215,28 @@ class Snapshot:
         self.close()
 
     def __del__(self) -> None:
-        if self._reader is not None:
+        if self._open:
             try:
                 if self._forks == _forks:
                     warnings.warn(f"{self!r} was dropped while open", ResourceWarning, stacklevel=2, source=self)
             finally:  # also where warnings are errors
                 self.close()
 
-    def _open_reader(self) -> Reader | Nothing | FarReader:
-        if self._reader is None:
+    def _require_open(self) -> None:
+        if not self._open:
             raise TransactionClosedError(f"the snapshot {'has ended' if self._ended else 'was not entered'}")
+
+    def _open_reader(self) -> Reader | Nothing | FarReader:
+        self._require_open()
+        self._require_mine()
+        if self._reader is None:
+            assert self._resting is not None
+            try:
+                reader = self._make_reader()
+            except FileNotFoundError as error:
+                raise expired(self._root, "the directory") from error
+            self._reader = reader
+            reader.begin_from(self._resting.version, self._resting.mark)
         return self._reader
 
     def _serially(self) -> threading.RLock:
@@ -210,16 +253,15 @@ class Snapshot:
     def read(self, path: AnyPath) -> bytes:
         """The content of a file. Raises `SnapshotExpiredError`, `OSError` and `InvalidPathError`."""
         name = paths.normalize(path)
+        if name in self._contents and self._open:
+            self._contents_read.add(name)
+            return self._contents[name]
         with self._serially(), HeldBack():
-            reader = self._reader or self._open_reader()
-            if name in self._pinned:
-                file = self._pinned[name]
-                if file is None or file.data is None:
-                    return self._content(name, file)
-                self._answers["file", name] = file
-                return file.data
-            self._require_mine()
-            question = _Files(self._fs, (name,))
+            self._require_open()
+            pins = self._pins()
+            if name in pins:
+                return self._content(name, pins[name])
+            reader, question = self._open_reader(), _Files(self._fs, (name,))
             try:
                 with paths.Naming(name):
                     files = reader.ask(question)
@@ -240,6 +282,13 @@ class Snapshot:
         self._require_mine()
         with paths.Naming(name):
             return file.content(self._fs)
+
+    def _pins(self) -> dict[bytes, _File | None]:
+        """The pinned files, of which not even these objects are made while nothing but their contents is read."""
+        if not self._pinned and self._resting is not None:
+            files = zip(self._names, self._resting.found, self._resting.contents, strict=True)
+            self._pinned = {name: _File(found, -1, data) for name, found, data in files}
+        return self._pinned
 
     def read_text(self, path: AnyPath, encoding: str = "utf-8", errors: str = "strict") -> str:
         """The same, decoded; newlines as they are. Raises `UnicodeDecodeError`."""
@@ -310,13 +359,12 @@ class Snapshot:
         pinned: Callable[[_File | None], T] | None = None,
     ) -> T:
         with self._serially(), HeldBack():
-            reader = self._open_reader()
+            self._require_open()
             try:
-                if pinned is not None and what in self._pinned:
-                    answer = pinned(self._pinned[what])
+                if pinned is not None and what in self._pins():
+                    answer = pinned(self._pins()[what])
                 else:
-                    self._require_mine()
-                    answer = reader.ask(_Names(query, what))
+                    answer = self._open_reader().ask(_Names(query, what))
             except OSError as error:
                 self._answers[kind, what] = type(error)
                 raise
@@ -329,7 +377,9 @@ class Snapshot:
         """Raise `ConflictError` if anything that was read, listed or looked up is otherwise in `tree` now."""
         view: View[Any] = tree.own_view() or View(tree.fs, tree, tree.at)
         with self._serially():
-            for (kind, what), answer in self._answers.items():
+            pins = self._pins()
+            answers = self._answers | {("file", name): pins[name] for name in self._contents_read.copy()}
+            for (kind, what), answer in answers.items():
                 expected = answer.version if isinstance(answer, _File) else answer
                 now: object
                 try:
@@ -509,10 +559,14 @@ class _Files(Question[list[_File | None]]):
         return files
 
     def drop(self, files: Iterable[_File | None]) -> None:
-        for file in files:
-            if file is not None and file.fd >= 0:
-                fd, file.fd = file.fd, -1
-                release(self._fs, fd)
+        _drop(self._fs, files)
+
+
+def _drop(fs: FileSystem, files: Iterable[_File | None]) -> None:
+    for file in files:
+        if file is not None and file.fd >= 0:
+            fd, file.fd = file.fd, -1
+            release(fs, fd)
 
 
 class _Names(Question[T]):

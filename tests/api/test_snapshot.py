@@ -9,8 +9,9 @@ import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -487,10 +488,23 @@ class _Meanwhile(system.KernelFS):
         self.looks = 0
 
     def open_read(self, at: int, name: bytes) -> int:
+        self._before(name)
+        return super().open_read(at, name)
+
+    def read_small(self, at: int, names: Sequence[bytes], limit: int) -> Any:
+        def opened(name: bytes, *args: Any, **kwargs: Any) -> int:
+            self._before(name)
+            return open_(name, *args, **kwargs)
+
+        open_ = os.open
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "open", opened)
+            return super().read_small(at, names, limit)
+
+    def _before(self, name: bytes) -> None:
         if name == b"a" and self._act is not None:
             act, self._act = self._act, None
             act()
-        return super().open_read(at, name)
 
     def fstat(self, fd: int) -> os.stat_result:
         self.looks += 1

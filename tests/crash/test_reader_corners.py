@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -15,7 +18,8 @@ from tests.crash.test_reader_interleaved import Writer
 from tests.support.boundary import killed, nth_call
 from txfiles import FileStore, FileTransaction
 from txfiles._disk import system
-from txfiles.errors import CommitError, SnapshotExpiredError
+from txfiles._reading import resting
+from txfiles.errors import CommitError, InvalidPathError, SnapshotExpiredError
 from txfiles.testing._faults import FaultyFS
 
 
@@ -168,19 +172,119 @@ def test_a_root_is_not_taken_for_at_rest_where_directories_have_no_time_or_a_coa
     read_both(store, fs)
 
 
-def test_what_a_snapshot_of_a_root_at_rest_is_asked_after_a_commit(root: Path) -> None:
-    store = set_up(root)
-    for _ in range(3):  # until the root is known to be at rest
+def known_to_rest(store: FileStore) -> None:
+    """Look often enough for the root to be known to be at rest."""
+    for _ in range(3):
         with store.snapshot("a", "b") as snap:
             assert snap.read("a") == b"a 0"
         time.sleep(0.06)
-    with store.snapshot("a", "b") as snap, store.snapshot("a") as other:
+
+
+class CallByCall(FaultyFS):
+    """Small files of a root at rest are read in as many calls as it takes, so that something can come between."""
+
+    def read_small(self, at: int, names: Sequence[bytes], limit: int) -> tuple[list[Any], list[bytes]]:
+        found, contents = [], []
+        for name in names:
+            found.append(self.stat(at, name))
+            fd = self.open_read(at, name)
+            contents.append(self.read(fd, limit))
+            self.close(fd)
+        return found, contents
+
+
+def left_between_two_calls(memory: Path, kind: str) -> Iterator[list[bytes]]:
+    """A writer begins, and goes on by so many steps, before each call of a reader that took the root to be at rest."""
+    for steps in (14, 16, 100):
+        place, reached = 0, True
+        while reached:
+            root = memory / f"{steps}-{place}"
+            root.mkdir()
+            store = set_up(root)
+            known_to_rest(store)
+            writer = Writer(root, [kind])
+            calls = 0
+
+            def plan(_: int, name: str, place: int = place, writer: Writer = writer, steps: int = steps) -> None:
+                nonlocal calls
+                if calls == place:
+                    writer.step(steps)
+                calls += 1
+
+            try:
+                with system.use(CallByCall(system.KernelFS(), plan)), store.snapshot("a", "b") as snap:  # type: ignore[arg-type]
+                    yield [snap.read("a"), snap.read("b")]
+            finally:
+                writer.finish()
+            reached, place = calls > place, place + 1
+        assert place > 8
+
+
+@pytest.mark.parametrize("kind", ["commit", "undone 1"])
+def test_a_root_at_rest_that_is_left_between_any_two_calls(memory: Path, kind: str) -> None:
+    states = [[b"a 0", b"b 0"], [b"a 1", b"b 1"]][: 1 + (kind == "commit")]
+    for found in left_between_two_calls(memory, kind):
+        assert found in states
+
+
+def test_without_the_mark_a_root_at_rest_that_is_left_would_be_mixed(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resting, "mark_from", lambda found: ANY)
+    assert [b"a 0", b"b 1"] in list(left_between_two_calls(memory, "commit"))
+
+
+def test_what_a_snapshot_of_a_root_at_rest_is_asked_later(root: Path) -> None:
+    """It opens the directory anew, and knows whether it is another one, and what a commit has changed."""
+    store = set_up(root)
+    known_to_rest(store)
+    with store.snapshot("a", "b") as snap, store.snapshot("a") as other, store.snapshot("a") as third:
+        assert snap.read("d/c") == b"d/c 0"
+        assert snap.listdir() == ["a", "b", "d", "mark"]
+        root.rename(root.with_name("elsewhere"))
+        assert snap.read("d/c") == b"d/c 0"  # which is open
+        for there in (False, True):
+            if there:
+                root.mkdir()
+                set_up(root)
+            assert third.read("a") == b"a 0"
+            with pytest.raises(SnapshotExpiredError):
+                third.read("d/c")
+        shutil.rmtree(root)
+        root.with_name("elsewhere").rename(root)
         with store.transaction() as tx:
             tx.write("b", "b 1")
         assert snap.read("b") == b"b 0"
         assert other.read("a") == b"a 0"
         with pytest.raises(SnapshotExpiredError):
             other.read("b")
+
+
+@pytest.mark.parametrize("odd", ["missing", "directory", "link", "fifo", "large"])
+def test_odd_files_of_a_root_at_rest(root: Path, odd: str) -> None:
+    """What cannot be opened and read at once is pinned as ever, or refused as ever."""
+    store = set_up(root)
+    path = root / "odd"
+    if odd == "directory":
+        path.mkdir()
+    elif odd == "link":
+        path.symlink_to("a")
+    elif odd == "fifo":
+        os.mkfifo(path)
+    elif odd == "large":
+        path.write_bytes(b"x" * 70_000)
+    known_to_rest(store)
+    if odd in ("directory", "fifo"):
+        with pytest.raises((IsADirectoryError, InvalidPathError)), store.snapshot("a", "odd"):
+            pass
+        return
+    with store.snapshot("a", "odd") as snap:
+        assert snap.read("a") == b"a 0"
+        if odd == "missing":
+            with pytest.raises(FileNotFoundError):
+                snap.read("odd")
+        else:
+            assert snap.read("odd") == (b"a 0" if odd == "link" else b"x" * 70_000)
 
 
 def test_one_commit_between_a_look_and_the_next_is_followed_though_another_is_under_way(root: Path) -> None:

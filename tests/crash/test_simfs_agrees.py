@@ -158,6 +158,14 @@ class SimAndReal(RuleBasedStateMachine):
     def read_at(self, fd: int, size: int, offset: int) -> None:
         self.both.run(lambda fs, of: fs.read_at(of(fd), size, offset))
 
+    @rule(at=which, some=st.lists(names, max_size=3), limit=st.integers(0, 9))
+    def read_small(self, at: int, some: list[bytes], limit: int) -> None:
+        def read(fs: FileSystem, fd: Callable[[int], int]) -> Any:
+            found = fs.read_small(fd(at), some, limit)
+            return found and ([comparable(info) for info in found[0]], found[1])
+
+        self.both.run(read)
+
     @rule(fd=which, data=st.binary(max_size=6), offset=st.integers(0, 9))
     def write_at(self, fd: int, data: bytes, offset: int) -> None:
         self.both.run(lambda fs, of: fs.write_at(of(fd), memoryview(data), offset))

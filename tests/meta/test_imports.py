@@ -62,7 +62,7 @@ LAYERS = """
     _documents.foreign  _documents.merging
     _documents.places
 
-    _reading.nothing  _reading.reader
+    _reading.nothing  _reading.reader  _reading.resting
     _reading.question
     _reading.lookout  _reading.overlay
 
@@ -114,7 +114,7 @@ DOORS = {
     "_calls": {"changing", "content", "leaving", "opening", "plan", "progress", "session", "settings"},
     "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
     "_documents": {"codecs", "document", "family", "members", "patterns"},
-    "_reading": {"lookout", "nothing", "question", "reader"},
+    "_reading": {"lookout", "nothing", "question", "reader", "resting"},
     "objects": {"collect", "compact", "engine", "far", "reader", "root", "state", "tags"},
     "_groups": {"tasks", "threads"},
     "_asyncio": {"file", "snapshot", "tasks", "worker"},

@@ -17,6 +17,7 @@ import struct
 import sys
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txfiles._disk import rounds
@@ -27,7 +28,7 @@ except ImportError:  # elsewhere than on Unix: nothing is held
     fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from txfiles._disk.rounds import Job
 
@@ -75,6 +76,7 @@ class FileSystem(Protocol):
     def read(self, fd: int, size: int) -> bytes: ...
     def write(self, fd: int, data: bytes | memoryview) -> int: ...
     def read_at(self, fd: int, size: int, offset: int) -> bytes: ...
+    def read_small(self, at: int, names: Sequence[bytes], limit: int) -> tuple[list[Stat], list[bytes]] | None: ...
     def write_at(self, fd: int, data: bytes | memoryview, offset: int) -> int: ...
     def allocate(self, fd: int, size: int) -> None: ...
     def seek(self, fd: int, offset: int, whence: int) -> int: ...
@@ -124,6 +126,7 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 _PATH = getattr(os, "O_PATH", os.O_RDONLY)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a FIFO that slipped in must not block us
+_READ = os.O_RDONLY | _NOFOLLOW | _NONBLOCK | _CLOEXEC
 _LINUX = sys.platform == "linux"
 if not hasattr(os, "O_TMPFILE"):
     import tempfile  # noqa: F401 (before it is needed: see docs/limits.md)
@@ -162,7 +165,8 @@ def _disown() -> None:
 
 def _open(at: int | None, name: bytes, flags: int, mode: int = 0o777) -> int:
     """open(2). No signal is handled between the kernel's answer and the `Descriptor`: `map` calls both."""
-    return next(map(_Descriptor, map(partial(os.open, dir_fd=at), (name,), (flags,), (mode,))))
+    call = os.open if at is None else partial(os.open, dir_fd=at)
+    return next(map(_Descriptor, map(call, (name,), (flags,), (mode,))))
 
 
 _numbers: dict[tuple[int, int, int] | None, int] = {}
@@ -196,7 +200,7 @@ class KernelFS:
         return _open(at, name, flags)
 
     def open_read(self, at: int, name: bytes) -> int:
-        return _open(at, name, os.O_RDONLY | _NOFOLLOW | _NONBLOCK | _CLOEXEC)
+        return _open(at, name, _READ)
 
     def open_append(self, at: int, name: bytes) -> int:
         return _open(at, name, os.O_WRONLY | os.O_APPEND | _NOFOLLOW | _NONBLOCK | _CLOEXEC)
@@ -264,6 +268,29 @@ class KernelFS:
 
     def read_at(self, fd: int, size: int, offset: int) -> bytes:
         return os.pread(fd, size, offset)
+
+    def read_small(self, at: int, names: Sequence[bytes], limit: int) -> tuple[list[Stat], list[bytes]] | None:
+        """Stat and content of each; `None` unless all are regular files of at most `limit` bytes, and of their size.
+
+        In half the time of call by call.
+        """
+        found: list[Stat] = []
+        contents: list[bytes] = []
+        opened = map(_Descriptor, map(partial(os.open, dir_fd=at), names, repeat(_READ)))
+        for name in names:
+            status = os.stat(name, dir_fd=at, follow_symlinks=False)
+            size = status.st_size
+            if size > limit or not stat_module.S_ISREG(status.st_mode):
+                return None
+            fd = next(opened)
+            data = os.read(fd, size + 1)
+            fd.__class__ = Closed  # type: ignore[assignment]  # as `close` does
+            os.close(fd)
+            if len(data) != size:
+                return None
+            found.append(status)
+            contents.append(data)
+        return found, contents
 
     def write_at(self, fd: int, data: bytes | memoryview, offset: int) -> int:
         return os.pwrite(fd, data, offset)

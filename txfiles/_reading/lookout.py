@@ -18,7 +18,7 @@ from txfiles._tree.tree import Tree
 from txfiles.errors import JournalCorruptError, JournalVersionError, RecoveryError
 
 if TYPE_CHECKING:
-    from txfiles._disk.system import FileSystem
+    from txfiles._disk.system import FileSystem, Stat
     from txfiles._format.journal import Journal
 
 NEVER = "0"  # the version of a state before the first commit
@@ -78,24 +78,40 @@ class Rest:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, int], tuple[Mark, float, str | None]] = {}
+        self._last: dict[bytes, tuple[Mark, str]] = {}
 
     def version(self, mark: Mark) -> str | None:
         """The version of the root if it is known to be at rest."""
         seen = self._seen.get(mark[:2])
         return seen[2] if seen is not None and seen[0] == mark else None
 
-    def examined(self, mark: Mark, at: float, version: str) -> None:
+    def last(self, root: bytes) -> tuple[Mark, str] | None:
+        """Mark and version that the root had when it was last known to be at rest; it may have been `left` since."""
+        return self._last.get(root)
+
+    def left(self, root: bytes) -> None:
+        """The root has another mark by now."""
+        self._last.pop(root, None)
+
+    def examined(self, root: bytes, mark: Mark, at: float, version: str) -> None:
         """Nothing was under way in an examination that found `mark` before and after, and began `at` (monotonic)."""
         seen = self._seen.get(mark[:2])
         if seen is None or seen[0] != mark:
             if len(self._seen) >= _REMEMBERED:
                 self._seen.clear()
+                self._last.clear()
             self._seen[mark[:2]] = (mark, time.monotonic(), None)
         elif at - seen[1] >= _TICK and mark[2] % _COARSE:
             self._seen[mark[:2]] = (mark, seen[1], version)
+            self._last[root] = (mark, version)
 
 
 rest = Rest()
+
+
+def mark_from(found: Stat) -> Mark:
+    """The mark of a private directory."""
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def unreadable(root: bytes) -> PermissionError:
@@ -149,10 +165,9 @@ class Lookout:
     def mark(self) -> Mark | None:
         """What changes whenever a transaction does anything; `None` as long as there is no private directory."""
         try:
-            found = self.fs.stat(self.root_fd, layout.PRIVATE)
+            return mark_from(self.fs.stat(self.root_fd, layout.PRIVATE))
         except FileNotFoundError:
             return None
-        return found.st_dev, found.st_ino, found.st_mtime_ns
 
     def mark_is_kept(self, mark: Mark | None) -> TypeGuard[Mark]:
         """Whether the file system gives a directory a new time when its entries change: it did so after HEAD was

@@ -41,6 +41,7 @@ from txfiles.errors import (
 
 if TYPE_CHECKING:
     from txfiles._disk.system import FileSystem
+    from txfiles._reading.lookout import Mark
 
 _PATIENCE = 10.0  # seconds that a commit is given to end where the caller would wait for ever
 _TRIES = 20  # at least, however short the timeout
@@ -98,6 +99,7 @@ class Reader:
         self._lookout = Lookout(fs, root, follow=links_out)
         self._may_recover = True
         self._at_rest = False
+        self._mark: Mark | None = None
 
     def close(self) -> None:
         """Free the descriptors; may be called again."""
@@ -123,13 +125,26 @@ class Reader:
             patience.try_again(self._root)
             self._hopeful = False
 
-    def _fix(self, patience: Patience | None, follow: bool) -> bool:
-        """Fix the state as it is now (R1); false if that has to be done again."""
-        lookout = self._lookout
+    def begin_from(self, version: str, mark: Mark) -> None:
+        """`begin` with the state of a root that was at rest a while ago, and had this mark (R5)."""
+        self._forget()
+        self.version, self._at_rest, self._hopeful = version, True, False
+        self._mark = mark
+        self._stand_at(AT_REST)
+        now = self._lookout.mark()
+        self._lost = now is None or now[:2] != mark[:2]  # another directory is there by now
+
+    def _forget(self) -> None:
+        """No state is fixed."""
         self._taken: dict[str, int] = {}
         self._sequence: int | None = None
         self._expired: set[bytes] = set()
         self._lost = False
+
+    def _fix(self, patience: Patience | None, follow: bool) -> bool:
+        """Fix the state as it is now (R1); false if that has to be done again."""
+        lookout = self._lookout
+        self._forget()
         lookout.intents = None
         try:
             if patience is None:
@@ -272,7 +287,7 @@ class Reader:
         lookout = self._lookout
         lookout.intents = _NO_JOURNALS
         if self._seen.is_quiet and lookout.mark_is_kept(self._mark) and lookout.mark() == self._mark:
-            rest.examined(self._mark, self._began, self.version)
+            rest.examined(self._root, self._mark, self._began, self.version)
 
     def _leave_rest(self) -> None:
         """Somebody has begun to do something: from now on look at what it is."""

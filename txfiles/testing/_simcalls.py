@@ -8,11 +8,16 @@ import itertools
 import os
 import stat
 import sys
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from txfiles.testing._simdisk import Disk
 from txfiles.testing._simnode import MTIME, OWNER, ROOT, XATTRS, Kind, Node
 from txfiles.testing._simtree import NAME_MAX, Options, SimTree, Spot, failure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from txfiles._disk.system import Stat
 
 _FIRST_FD = 1 << 20  # the kernel's numbers are smaller: a descriptor that leaks to it is EBADF there
 _TEXT_MAX = 4095
@@ -161,6 +166,15 @@ class SimCalls(SimTree):
 
     def read_at(self, fd: int, size: int, offset: int) -> bytes:
         return self._read(fd, size, offset)
+
+    def read_small(self, at: int, names: Sequence[bytes], limit: int) -> tuple[list[Stat], list[bytes]] | None:
+        found: list[int] = []
+        for name in names:
+            found.append(self._existing(self._at(at, name), name))
+            node = self.disk.nodes[found[-1]]
+            if node.kind != "file" or len(node.data) > limit:
+                return None
+        return [self._stat(serial) for serial in found], [bytes(self.disk.nodes[serial].data) for serial in found]
 
     def _read(self, fd: int, size: int, position: int) -> bytes:
         opened = self._fd(fd)
