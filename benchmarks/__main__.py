@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from benchmarks import compare, count, crowd, modes, objects, place, plot, report, updates
@@ -18,7 +19,7 @@ MODES = {
     "stream": "one file of each of the --sizes, written in chunks, and the memory that takes",
     "snapshot": "a snapshot of 4 files, beside opening and reading them",
     "writers": "1, 2, 4 and 8 processes that commit to one root",
-    "readers": "2 processes that read 4 files beside one that replaces them",
+    "readers": "1 and 2 processes without rest, and 2 with, that read 4 files beside one that replaces them",
     "updates": "8 and 64 threads and 200 tasks that share commits, beside one by one and SQLite",
     "recovery": "10,000 replaces that a kill left pending, beside the apply that recovery finishes",
     "opening": "CPU time of opening a root of 10 files and of 100,000",
@@ -46,7 +47,10 @@ def results(mode: str, base: Path, options: argparse.Namespace) -> Iterator[Resu
             counts = tuple(int(count) for count in options.processes.split(","))
             yield crowd.writers(base, counts=counts, duration=options.seconds, rounds=max(1, rounds // 15))
         case "readers":
-            yield crowd.readers(base, duration=options.seconds, rounds=max(1, rounds // 15))
+            for writer in ("txfiles", "process"):
+                measured = partial(crowd.readers, base, writer=writer, duration=options.seconds)
+                for count, pause in ((1, 0.0), (2, 0.0), (2, crowd.PAUSE)):
+                    yield measured(readers=count, pause=pause, rounds=max(1, rounds // 15))
         case "updates":
             yield updates.updates(base, duration=options.seconds, rounds=max(1, rounds // 15))
         case "recovery":

@@ -23,7 +23,7 @@ from txfiles import FileStore
 from txfiles.errors import SnapshotExpiredError
 
 _CONTEXT = multiprocessing.get_context("fork")
-_PAUSE = 0.001  # seconds between two reads: readers that never rest leave the writer no processor
+PAUSE = 0.001  # seconds between two reads: readers that never rest leave the writer no processor
 Turn = Callable[[], object]
 """One commit, or one read of all the files; true when it saw files of two states."""
 Player = Callable[[], AbstractContextManager[Turn]]
@@ -79,31 +79,42 @@ def writers(
 
 
 def readers(
-    base: Path, *, readers: int = 2, files: int = 4, size: int = 2000, duration: float = 2.0, rounds: int
+    base: Path,
+    *,
+    writer: str = "txfiles",
+    readers: int = 2,
+    pause: float = PAUSE,
+    files: int = 4,
+    size: int = 2000,
+    duration: float = 2.0,
+    rounds: int,
 ) -> Result:
-    """Processes that read all files every millisecond beside a writer: seconds of each read of all the files.
+    """Processes that read all files beside a writer, with a pause after each time: seconds of each of them.
 
-    The facts are commits of the writer in a second, and which part of the reads saw files of two states.
+    The facts are commits of the writer in a second, the same over those of one alone, how often each of the readers
+    has read in a second, and which part of that saw files of two states.
     """
-    result = Result("readers", f"{readers} readers, 1 writer, {files} x {size} B, {duration:g} s")
+    rest = f"every {pause * 1e3:g} ms" if pause else "without rest"
+    case = f"{readers} readers {rest}, 1 writer ({writer}), {files} x {size} B, {duration:g} s"
+    result = Result("readers", case)
     folder = fresh(base)
     kinds = {
-        "txfiles": ("txfiles", _snapshots),
-        "pinned": ("txfiles", _pinned),
-        "open+read": ("txfiles", _plain),
+        "txfiles": (writer, _snapshots),
+        "pinned": (writer, _pinned),
+        "open+read": (writer, _plain),
         "sqlite-wal": ("sqlite-wal", _rows),
     }
     commits: dict[str, list[float]] = {}
     torn: dict[str, int] = {}
     for number in range(rounds):
         for name in rotated([*kinds, "nobody"], number):
-            how, read = kinds.get(name, ("txfiles", _plain))
+            how, read = kinds.get(name, (writer, _plain))
             root = folder / how
-            writer = partial(_writer, how, root, files, size)
-            _together([writer], 0.05)  # so that there is something to read
+            player = partial(_writer, how, root, files, size)
+            _together([player], 0.05)  # so that there is something to read
             settle_down(base)
             crowd = [partial(read, root, files) for _ in range(readers if name in kinds else 0)]
-            written, *seen = _together([writer, *crowd], duration, [0.0, *([_PAUSE] * len(crowd))])
+            written, *seen = _together([player, *crowd], duration, [0.0, *([pause] * len(crowd))])
             commits.setdefault(name, []).append(len(written.waits) / duration)
             for tally in seen:
                 result.seconds.setdefault(name, []).extend(tally.waits)
@@ -111,6 +122,9 @@ def readers(
     for name, rates in commits.items():
         result.facts[name] = {"commits_per_second": statistics.median(rates)}
         if name in torn:
+            if kinds[name][0] == writer:
+                result.facts[name]["of_one_alone"] = statistics.median(rates) / statistics.median(commits["nobody"])
+            result.facts[name]["reads_per_second"] = len(result.seconds[name]) / (rounds * readers * duration)
             result.facts[name]["torn"] = torn[name] / len(result.seconds[name])
     return result
 

@@ -75,7 +75,7 @@ _RATIOS = [
     *(("save", f"{files} x 4096 B, rewritten", "txfiles", "atomic", 0.2) for files in (64, 256, 1024, 4096)),
     ("stream", f"{512 << 20} B", "txfiles", "write+fsync", 1.15),
     ("save", "4 x 2000 B, rewritten", "process", "rename", 1.5),
-    ("snapshot", "4 x 2000 B", "pinned", "open+read", 2.0),
+    ("snapshot", "4 x 2000 B", "pinned", "open+read", 1.6),
     ("recovery", "10000 x 100 B", "txfiles", "apply", 1.5),
 ]
 
@@ -99,12 +99,24 @@ def verdicts(results: Iterable[Result]) -> list[Verdict]:
             out.append(Verdict(f"stream, {result.case}: MiB of memory", result.facts["txfiles"]["peak_memory_MiB"], 16))
         elif mode == "updates":
             out += _updates(result)
+        elif mode == "readers":
+            out += _readers(result)
         elif mode == "writers":
             for label, facts in result.facts.items():
                 name, count = label.split()
                 if name == "txfiles" and count != "1":
                     out.append(Verdict(f"writers, one alone / {count} together", 1 / facts["of_one_writer"], 1.25))
                     out.append(Verdict(f"writers, {count}: fastest / slowest", facts["fastest_over_slowest"], 3))
+    return out
+
+
+def _readers(result: Result) -> list[Verdict]:
+    pinned, shown = result.facts["pinned"], f"readers, {', '.join(result.case.split(', ')[:2])}"
+    out = [Verdict(f"{shown}: {name} mixed", result.facts[name]["torn"], 0) for name in ("txfiles", "pinned")]
+    if "1 readers" in result.case:
+        out.append(Verdict(f"{shown}: us for each", 1e6 / pinned["reads_per_second"], 200))
+    elif "without rest" not in result.case:
+        out.append(Verdict(f"{shown}: one alone / beside them", 1 / pinned["of_one_alone"], 1 / 0.85))
     return out
 
 
