@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypedDict, TypeVar
 
-from txfiles import recovery
+from txfiles import checkpoint, recovery
 from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far, root_of
 from txfiles._commit.home import is_missing, locate
 from txfiles._commit.recover import RecoveryReport
@@ -168,7 +168,7 @@ class FileStore:
         >>> a["generation"] == b["generation"]
         True
         """
-        fs, root, durable = system.current(), paths.encode(self._root), self._durability == "full"
+        fs, root, durable = system.current(), paths.encode(self._root), self._durability != "process"
         far = None if self._far is None else partial(self._far_reader, self._far, tag)
         if far is None and tag is not None:
             raise _no_tags(self._root)
@@ -288,6 +288,38 @@ class FileStore:
 
     def _intervals(self) -> Iterator[float]:
         return _intervals(_LOOK, _LOOK_MAX) if self._far is None else _intervals(_FAR_LOOK, _FAR_LOOK_MAX)
+
+    # -- the log of durability="journal" -----------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Make durable in the tree itself what commits with `durability="journal"` have put there, and empty the log.
+
+        Until then a power loss may leave old, mixed or empty files, which the next recovery puts right from the log. It
+        happens by itself when the log is full, and about a second after the last commit of a process that goes on.
+        Does nothing where there is no log. Raises `LockTimeoutError`, `RecoveryError` and its kinds, and `OSError`.
+
+        >>> store.checkpoint()
+        """
+        if self._far is None and not self._is_missing():
+            follow = self._links == "follow"
+            checkpoint.checkpoint(paths.encode(self._root), self._timeout, self._accept, follow=follow)
+
+    def close(self) -> None:
+        """A last `checkpoint`, where the durability is `"journal"`. The store may be used again."""
+        if self._durability == "journal":
+            self.checkpoint()
+
+    def remove_log(self) -> None:
+        """A checkpoint, and then the root is one that every version of txfiles can use: without a log.
+
+        The next commit with `durability="journal"` makes a new one. Does nothing where there is none. Raises what
+        `checkpoint` does; the root is with its log then, or without, and whole.
+
+        >>> store.remove_log()
+        """
+        if self._far is None and not self._is_missing():
+            follow = self._links == "follow"
+            checkpoint.remove_log(paths.encode(self._root), self._timeout, self._accept, follow=follow)
 
     # -- object storage -----------------------------------------------------------------------------------------
 

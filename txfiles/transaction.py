@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Self
 from txfiles._calls.changing import Changing
 from txfiles._calls.leaving import Exit
 from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far, root_of
-from txfiles._commit import two_phase
+from txfiles._commit import levels, two_phase
 from txfiles._commit.home import Home, locate
-from txfiles._commit.inventory import read_head
-from txfiles._commit.protocol import Commit, prepare, run_to_end
-from txfiles._commit.recover import ensure_format, recover_locked, rests
+from txfiles._commit.protocol import run_to_end
 from txfiles._disk import system
 from txfiles._disk.allowance import Allowance
 from txfiles._disk.interrupts import GivingWay, HeldBack
@@ -79,8 +77,9 @@ class FileTransaction(Changing):
         Args:
             root: the directory; it must exist unless `create`. It is fixed here: a later `chdir` changes nothing. Or a
                 URL, such as `"s3://bucket/prefix"`, see docs/object-storage.md; or a `FileStore`, for its root alone.
-            durability: `"full"`, safe against power loss once the commit returned; `"process"`, no fsync at all, safe
-                against the death of the process only.
+            durability: `"full"`, safe against power loss once the commit returned; `"journal"`, the same with one sync
+                for a commit of small files, where other programs may see old, mixed or empty files after a power loss
+                until the next recovery; `"process"`, no fsync at all, safe against the death of the process only.
             timeout: seconds to wait for other writers of the root; `None` for ever, `0` not at all.
             create: make the root when it is missing.
             links: with `"follow"` symbolic links that lead out of the root are followed, to files of the same mount,
@@ -165,15 +164,17 @@ class FileTransaction(Changing):
         home.lock.acquire(left, here() if self._owner is None else self._owner)
         if not home.is_in_place():
             return f"the private directory of {paths.decode(self._root)!r} keeps being replaced"
-        if not rests(home):
-            report = recover_locked(home, durable=self._durability == "full")
-            if report.waiting:
-                prepared = report.waiting[0].transaction_id
-                return f"transaction {prepared} of {paths.decode(self._root)!r} is prepared and waits for a decision"
-            ensure_format(home)
-        durable = self._durability == "full"
+        report = levels.enter(home, self._durability)
+        if report is not None and report.waiting:
+            prepared = report.waiting[0].transaction_id
+            return f"transaction {prepared} of {paths.decode(self._root)!r} is prepared and waits for a decision"
         self._tokens = Tokens(
-            self._fs, home.private_fd, self._fs.random_id(), durable=durable, allowance=self._allowance
+            self._fs,
+            home.private_fd,
+            self._fs.random_id(),
+            durable=self._durability != "process",
+            inline=levels.inline(self._durability),
+            allowance=self._allowance,
         )
         self._staging = Staging(self._fs, home.tree, self._tokens)
         self._staging.checks.extend(self._checks)
@@ -207,8 +208,8 @@ class FileTransaction(Changing):
                 if self._progress is not None:
                     self._progress.begin(1)
                     self._progress.step()
-            elif (journal := prepare(self._home, self._staging, self._durability)) is not None:
-                Commit(self._home, journal)()
+            else:
+                levels.commit(self._home, self._staging, self._durability)
             self._outcome = "after"
         except BaseException as failure:
             self._end_interrupted(failure)
@@ -295,7 +296,7 @@ class FileTransaction(Changing):
             self._refuse_open_savepoint()
             try:
                 self._refuse_open_files()
-                self._journal = prepare(self._home, self._staging, self._durability, two_phase=True)
+                self._journal = levels.make_ready(self._home, self._staging, self._durability, two_phase=True)
                 self._state = "prepared"
                 if self._journal is not None:
                     two_phase.make_prepared(self._home, self._journal)
@@ -333,10 +334,8 @@ class FileTransaction(Changing):
 
     def _bring_to_rest(self) -> None:
         self._tokens.drop()
-        if not rests(self._home):
-            recover_locked(self._home, durable=self._durability == "full")
-        head = read_head(self._home)
-        self._outcome = "after" if head is not None and head.tid == self._tokens.tid else "before"
+        committed = levels.bring_to_rest(self._home, self._tokens.tid, self._durability)
+        self._outcome = "after" if committed else "before"
 
     def _end(self, *, discard: bool) -> None:
         def end() -> None:

@@ -8,105 +8,82 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+import txfiles
 from tests.crash.steps import at_call, then
 from tests.crash.test_simfs_engine import files
-from txfiles._commit import log_commit, log_recovery
+from txfiles import FileTransaction, RecoveryReport
+from txfiles._commit import levels
 from txfiles._commit.checkpoint import checkpoint
-from txfiles._commit.durable import home_round
 from txfiles._commit.home import Home
 from txfiles._commit.logfile import LogFile
+from txfiles._commit.recover import OnConflict
 from txfiles._disk import system
-from txfiles._format import layout, log
-from txfiles._tree.staging import ABSENT, Staging
-from txfiles._tree.tokens import Tokens
+from txfiles._format import log
 from txfiles.errors import CommitError
 from txfiles.testing import Crash, Scenario, SimFS, Tree
 from txfiles.testing._simfs import KILL
 
-Change = Callable[[Staging], None]
+Change = Callable[[FileTransaction], object]
 
 
 @contextmanager
 def small() -> Iterator[None]:
     """So that a log is full after a few records, and copied in no time."""
-    before, log.SIZE = log.SIZE, 6 * log.BLOCK
+    before = log.SIZE, log.KNOWN, log.FIRST
+    log.SIZE, log.KNOWN, log.FIRST = 8 * log.BLOCK, log.BLOCK, 4 * log.BLOCK
     try:
         yield
     finally:
-        log.SIZE = before
+        log.SIZE, log.KNOWN, log.FIRST = before
 
 
 @contextmanager
-def at_rest(
-    fs: SimFS, *, make: bool = True, on_conflict: log_recovery.Choice = "raise"
-) -> Iterator[tuple[Home, LogFile | None]]:
-    """The root with its log, recovered; made where there is none."""
+def at_rest() -> Iterator[tuple[Home, LogFile]]:
+    """The root with its log, recovered."""
     with small(), Home.open(system.current(), b"/sim", create=False) as home:
         home.lock.acquire(10, object())
-        file = LogFile.open(home)
-        if file is None and make:
-            home_round(home)
-            file = LogFile.make(home, 1, 0)
-        try:
-            if file is not None and (file.phase() != "applied" or any(map(_is_token, home.names()))):
-                log_recovery.recover(home, file, on_conflict)
-            yield home, file
-        finally:
-            if file is not None:
-                file.close()
-
-
-def _is_token(name: bytes) -> bool:
-    return layout.parse(name).kind == "token"
+        levels.enter(home, "journal")
+        file = levels.log_of(home)
+        assert file is not None
+        yield home, file
 
 
 def committed(change: Change, plan: Callable[[int, str], None] | None = None) -> Callable[[SimFS], None]:
     """With `plan` from where the commit begins; what it makes fail is raised."""
 
     def step(fs: SimFS) -> None:
-        with at_rest(fs) as (home, file):
-            assert file is not None
-            tokens = Tokens(home.fs, home.private_fd, home.fs.random_id(), durable=False)
-            staging = Staging(home.fs, home.tree, tokens)
-            change(staging)
-            operations = staging.plan()
+        with small():
+            tx = FileTransaction("/sim", durability="journal").begin()
+            change(tx)
             fs.plan = plan
             try:
-                log_commit.commit(home, staging, file, operations)
+                tx.commit()
             finally:
                 fs.plan = None
-                tokens.forget()
 
     return step
 
 
 def write(**contents: str) -> Change:
-    def change(staging: Staging) -> None:
+    def change(tx: FileTransaction) -> None:
         for name, content in contents.items():
-            path = name.replace("_", "/").encode()
-            found = staging.place(path)
-            meta = staging.meta_for_new(path) if found.meta is None else found.meta
-            writer = staging.tokens.new(path)
-            writer.write(content.encode())
-            with staging.step():
-                staging.put(path, writer.finish(meta, found.identity))
+            tx.write(name.replace("_", "/"), content)
 
     return change
 
 
 def delete(*names: str) -> Change:
-    def change(staging: Staging) -> None:
-        with staging.step():
-            for name in names:
-                staging.put(name.encode(), ABSENT)
+    def change(tx: FileTransaction) -> None:
+        for name in names:
+            tx.delete(name)
 
     return change
 
 
 def both(*changes: Change) -> Change:
-    def change(staging: Staging) -> None:
+    def change(tx: FileTransaction) -> None:
         for one in changes:
-            one(staging)
+            one(tx)
 
     return change
 
@@ -170,23 +147,20 @@ def checkpoint_of_closed(fs: SimFS) -> None:
     def refuse() -> None:
         raise PermissionError(errno.EACCES, "injected")
 
-    with at_rest(fs) as (home, file):
-        assert file is not None
+    with at_rest() as (home, file):
         fs.plan = at_call("open_read", 1, refuse)
         checkpoint(home, file)
         fs.plan = None
 
 
 def checkpoint_dies(fs: SimFS) -> None:
-    with at_rest(fs) as (home, file):
-        assert file is not None
+    with at_rest() as (home, file):
         fs.plan = at_call("sync_file", 1, die)
         checkpoint(home, file)
 
 
 def restart_dies(fs: SimFS) -> None:
-    with at_rest(fs) as (home, file):
-        assert file is not None
+    with at_rest() as (home, file):
         fs.plan = at_call("sync_data", 1, die)
         checkpoint(home, file)
 
@@ -199,8 +173,7 @@ def without_tail(fs: SimFS) -> None:
 
 def checkpoint_fails(name: str, number: int = 1) -> Callable[[SimFS], None]:
     def step(fs: SimFS) -> None:
-        with at_rest(fs) as (home, file), suppress(OSError):
-            assert file is not None
+        with at_rest() as (home, file), suppress(OSError):
             fs.plan = at_call(name, number, fail)
             try:
                 checkpoint(home, file)
@@ -214,19 +187,13 @@ WRITES = write(a="third a", b="new b")
 
 
 def checkpointed(fs: SimFS) -> None:
-    with at_rest(fs) as (home, file):
-        assert file is not None
+    with at_rest() as (home, file):
         checkpoint(home, file)
 
 
-def recover(fs: SimFS) -> None:
-    with at_rest(fs, make=False) as (home, file):
-        if file is not None:
-            log_recovery.recover(home, file)
-        else:
-            for name in home.names():
-                if _is_token(name):
-                    home.remove(name)
+def recover(fs: SimFS, on_conflict: OnConflict = "raise") -> RecoveryReport:
+    with small():
+        return txfiles.recover("/sim", on_conflict=on_conflict)
 
 
 def with_log(fs: SimFS) -> None:

@@ -12,7 +12,6 @@ from tests.crash.steps import at_call
 from tests.crash.steps_of_log import (
     SCENARIOS,
     Change,
-    at_rest,
     both,
     check,
     committed,
@@ -27,6 +26,7 @@ from tests.support import DEEP
 from txfiles._commit.home import Home
 from txfiles._commit.logfile import LogFile
 from txfiles._disk import system
+from txfiles._format import log
 from txfiles.errors import (
     CommitError,
     CommitOutcomeUnknownError,
@@ -188,8 +188,7 @@ def test_what_is_foreign_after_a_crash_is_for_the_caller_to_decide(session: bool
             recover(state)
         assert caught.value.paths == ("b",)
         assert state.tree("/sim") == before
-        with at_rest(state, make=False, on_conflict="keep-theirs"):
-            pass
+        recover(state, "keep-theirs")
     found = brought_to_rest(state)
     assert (found["a"].content, found["b"].content) == (b"third a", b"theirs")
 
@@ -199,8 +198,8 @@ def test_roll_forward_replaces_what_is_foreign(session: bool) -> None:
     made = dying_in("exchange", 2)()
     state = made.after_kill() if session else next(state for _, state in made.surviving_states(1))
     state.put("/sim/b", "theirs", mode=0o644)
-    with system.use(state), at_rest(state, make=False, on_conflict="roll-forward"):
-        pass
+    with system.use(state):
+        recover(state, "roll-forward")
     assert brought_to_rest(state)["b"].content == b"new b"
 
 
@@ -229,7 +228,7 @@ def rests_of(fs: SimFS) -> bool:
             file.close()
 
 
-@pytest.mark.parametrize("call", ["create", "allocate", "write_at", "sync_file", "rename", "sync_dir"])
+@pytest.mark.parametrize("call", ["create", "exchange", "allocate", "write_at", "sync_file", "rename", "sync_dir"])
 def test_a_log_that_cannot_be_made_leaves_no_token(call: str) -> None:
     fs = SimFS()
     with system.use(fs), small(), Home.open(fs, b"/sim", create=False) as home:
@@ -238,15 +237,16 @@ def test_a_log_that_cannot_be_made_leaves_no_token(call: str) -> None:
         with pytest.raises(OSError, match="injected"):
             LogFile.make(home, 1, 0)
         fs.plan = None
-        assert set(home.names()) <= {b"lock", b"log", b"tail"}
-        assert (b"log" in home.names()) == (call == "sync_dir")
+        assert set(home.names()) <= {b"format", b"lock", b"tail"}
     assert not fs.open_files
 
 
 def test_a_log_that_is_no_log_is_refused() -> None:
     fs = a_root()
     raw = fs.get("/sim/.txfiles/log")
-    for damaged in (raw[:-1], bytes(8192) + raw[8192:]):
+    with small():
+        first = log.FIRST
+    for damaged in (raw[:-1], bytes(first) + raw[first:]):
         fs.put("/sim/.txfiles/log", damaged)
         with system.use(fs), pytest.raises(JournalCorruptError, match="log"):
             recover(fs)

@@ -39,7 +39,7 @@ LAYERS = """
 
     aio
     prepared
-    recovery  snapshot  transaction
+    checkpoint  recovery  snapshot  transaction
 
     objects.compact  objects.engine
     objects.far  objects.collect  objects.reader  objects.staging  objects.tags
@@ -66,11 +66,12 @@ LAYERS = """
     _reading.question
     _reading.lookout  _reading.overlay
 
-    _commit.two_phase
-    _commit.log_recovery  _commit.recover
+    _commit.levels  _commit.two_phase
+    _commit.recover
+    _commit.log_recovery
     _commit.log_commit
     _commit.checkpoint  _commit.protocol
-    _commit.logfile
+    _commit.logfile  _commit.restore
     _commit.durable  _commit.evidence  _commit.inventory
     _commit.home
 
@@ -112,7 +113,7 @@ DOORS = {
     "_disk": {"allowance", "interrupts", "lock", "metadata", "rounds", "system"},
     "_tree": {"borders", "facts", "staging", "streams", "subtrees", "tokens", "tree", "view"},
     "_calls": {"changing", "content", "leaving", "opening", "plan", "progress", "session", "settings"},
-    "_commit": {"evidence", "home", "inventory", "protocol", "recover", "two_phase"},
+    "_commit": {"evidence", "home", "inventory", "levels", "protocol", "recover", "two_phase"},
     "_documents": {"codecs", "document", "family", "members", "patterns"},
     "_reading": {"lookout", "nothing", "question", "reader", "resting"},
     "objects": {"collect", "compact", "engine", "far", "reader", "root", "state", "tags"},
@@ -138,7 +139,7 @@ ONLY_IN = {
     "fcntl": {"_disk.system", "testing"},
     "ctypes": {"_disk.bell", "_disk.system", "_disk.fsyncs", "_disk.interrupts", "testing"},
     "filelock": {"_disk.lock"},
-    "orjson": {"_format.json", "_format.journal", "objects.state", "objects.tree"},
+    "orjson": {"_format.json", "_format.journal", "_format.log", "objects.state", "objects.tree"},
     "obstore": {"objects.far", "objects.requests", "store"},
     "asyncio": {
         "_asyncio.file",

@@ -24,7 +24,7 @@ def problems(root: str | os.PathLike[str]) -> list[str]:
 
 def _private(folder: bytes, names: list[bytes]) -> list[str]:
     found = [_shown(folder, name) for name in names if name not in layout.LASTING]
-    if layout.FORMAT in names and _content(folder, layout.FORMAT) != layout.FORMAT_TEXT:
+    if layout.FORMAT in names and _content(folder, layout.FORMAT) not in (layout.FORMAT_TEXT, layout.FORMAT_WITH_LOG):
         found.append(f"{_shown(folder, layout.FORMAT)} has another text")
     if layout.HEAD in names:
         journal.decode(_content(folder, layout.HEAD), "HEAD")

@@ -63,8 +63,8 @@ def check_links(links: str, root: object = None) -> bool:
 
 def check_settings(durability: str, timeout: float | None, accept: Collection[str] = ()) -> None:
     check_accept(accept)
-    if durability not in ("full", "process"):
-        raise ValueError(f'durability is "full" or "process", not {durability!r}')
+    if durability not in ("full", "journal", "process"):
+        raise ValueError(f'durability is "full", "journal" or "process", not {durability!r}')
     if timeout is not None and not (
         isinstance(timeout, (int, float)) and (0 <= timeout < _AGES or timeout == math.inf)
     ):

@@ -213,9 +213,10 @@ def _writing(command: argparse.ArgumentParser) -> None:
     command.add_argument("--create", action="store_true", help="make DIR if it is missing")
     command.add_argument(
         "--durability",
-        choices=("full", "process"),
+        choices=("full", "journal", "process"),
         default="full",
-        help="full: safe against power loss; process: only against the death of the process",
+        help="full: safe against power loss; journal: the same, faster, but other programs may see old or empty files"
+        " between a power loss and the next recovery; process: safe only against the death of the process",
     )
     _accept(command)
 

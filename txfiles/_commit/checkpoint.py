@@ -1,7 +1,7 @@
 """The checkpoint: what the records of the log stand for becomes durable in the tree, and the log begins anew.
 
 The tail says "syncing" before the first sync, so that whoever finds it does not believe the page cache (A4): after a
-sync that failed there, recovery puts everything in its place anew, from the records.
+sync that failed, everything is put in its place anew, from the records; here at once, or by recovery.
 """
 
 from __future__ import annotations
@@ -9,29 +9,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txfiles._commit.durable import files_round
-from txfiles._format import layout, paths
+from txfiles._commit.restore import restore
+from txfiles._format import paths
 
 if TYPE_CHECKING:
     from txfiles._commit.home import Home
     from txfiles._commit.logfile import LogFile
-    from txfiles._format.log import Phase
 
 
-def checkpoint(home: Home, file: LogFile, phase: Phase = "syncing") -> None:
-    """End with an empty log. REQUIRES: every record is applied, or with `"undoing"` all but the last one.
+def checkpoint(home: Home, file: LogFile) -> None:
+    """End with an empty log. REQUIRES: every record is applied.
 
-    Raises `OSError`; then the records count as before, and recovery has to go on.
+    Raises `OSError` or `RecoveryConflictError`; then the records count as before, and recovery has to go on.
     """
-    if file.records:
-        file.mark(phase)
+    if file.is_empty:
+        return
+    file.mark("syncing")
+    try:
         sync_changed(home, file)
-        begin_anew(file)
+    except OSError:
+        home.tree.close()
+        restore(home, file.records, "keep-theirs", is_copy=file.is_copy, every=True)
+        sync_changed(home, file)
+    begin_anew(file)
 
 
 def sync_changed(home: Home, file: LogFile) -> None:
     """Every path of every record, as it is now."""
     home.tree.close()  # directories may have been moved since they were opened
-    changed = {op.path for record in file.records for op in record.journal.ops}
+    changed = set(file.read().changed)
     files_round(home, changed, {paths.split(path)[0] for path in changed})
 
 
@@ -42,10 +48,3 @@ def begin_anew(file: LogFile) -> None:
     except OSError:
         file.renew()
     file.mark("applied")
-
-
-def remove_tokens(home: Home) -> None:
-    """All that are there: no record needs one."""
-    for name in sorted(home.names()):
-        if layout.parse(name).kind == "token":
-            home.discard(name)

@@ -7,7 +7,7 @@ import re
 import stat
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from txfiles._disk import metadata
 from txfiles._disk.allowance import Allowance
@@ -52,6 +52,14 @@ def locate(fs: FileSystem, root: AnyPath) -> bytes:
     return root
 
 
+class Log(Protocol):
+    """The log of a root, as far as its home needs it."""
+
+    @property
+    def seq(self) -> int: ...
+    def close(self) -> None: ...
+
+
 class Home:
     """What every step of the protocol works on. Owns its descriptors; `close()` frees them and the lock."""
 
@@ -65,6 +73,8 @@ class Home:
         self.sync_failed = False
         self.allowance: Allowance = Allowance(root)  # whoever is allowed more puts another one here
         self.progress: Progress | None = None  # of the commit, where somebody asked
+        self.log: Log | None = None  # open, and at rest, where there is one and a transaction has begun
+        self.ended: set[str] = set()  # transactions of the log that a recovery has ended
         self._held = -1
 
     @classmethod
@@ -131,7 +141,13 @@ class Home:
         finally:
             fds, self.root_fd, self.private_fd = (self.root_fd, self.private_fd), -1, -1
             self.tree.close()
+            self.close_log()
             release(self.fs, *(fd for fd in fds if fd >= 0))
+
+    def close_log(self) -> None:
+        file, self.log = self.log, None
+        if file is not None:
+            file.close()
 
     def require_no_sandbox(self) -> None:
         """Nothing forbids to rename between the private directory and the root: or only the apply would find out."""
@@ -180,9 +196,9 @@ class Home:
             return False
 
     def next_number(self, head: Head | None) -> int:
-        """One that no transaction of this root has had, as far as HEAD and this process know."""
+        """One that no transaction of this root has had, as far as HEAD, the log and this process know."""
         used = self.fs.numbers.get(self._era(), 0) if self.fs.numbers else 0
-        return max(used, 0 if head is None else head.seq) + 1
+        return max(used, 0 if head is None else head.seq, 0 if self.log is None else self.log.seq) + 1
 
     def use_up(self, number: int) -> None:
         """Nobody is to get it again, although its transaction came to nothing."""
@@ -320,13 +336,17 @@ class Home:
 
     def format_is_ours(self) -> bool:
         """Whether `format` is there and ours; raises `JournalVersionError` where it is somebody else's."""
+        return bool(self.format())
+
+    def format(self) -> bytes:
+        """The text of `format`; empty where it is missing or damaged. Raises `JournalVersionError`."""
         mark = _mark_of_format(self.fs, self.private_fd)
         if mark in _known_formats:
-            return True
+            return _known_formats[mark]
         text = self.read(layout.FORMAT, _FORMAT_AT_MOST)
-        if text == layout.FORMAT_TEXT:
-            _remember_format(mark)
-            return True
+        if text in (layout.FORMAT_TEXT, layout.FORMAT_WITH_LOG):
+            _remember_format(mark, text)
+            return text
         match = _FORMAT.fullmatch(text or b"")
         if match is not None:
             shown = paths.decode(self.root)
@@ -334,18 +354,25 @@ class Home:
             raise JournalVersionError(
                 f"{shown!r} has the format {told!r}, which this txfiles does not know", path=shown
             )
-        return False
+        return b""
 
-    def write_format(self) -> None:
-        """Write `format` anew. REQUIRES: the lock, and no journal or HEAD that needs the old one."""
+    def write_format(self, text: bytes | None = None) -> None:
+        """Write `format` anew, as it is or with another text.
+
+        REQUIRES: the lock, and no journal, HEAD or log that needs the old one.
+        """
+        found = self.format()
+        text = text or found or layout.FORMAT_TEXT
         if self._is_in_git():
             self._write_ignore()
         temp = layout.token(self.fs.random_id(), 0)
         try:
             fd = self.fs.create(self.private_fd, temp)
             try:
-                write_all(self.fs, fd, layout.FORMAT_TEXT)
+                write_all(self.fs, fd, text)
                 self.share(fd)
+                if found:
+                    self.fs.sync_file(fd)  # there is something that needs it
             finally:
                 self.fs.close(fd)
             self.fs.rename(self.private_fd, temp, self.private_fd, layout.FORMAT)
@@ -372,7 +399,9 @@ class Home:
 
     def refuse_without_format(self) -> RecoveryError:
         shown = paths.decode(paths.join(self.root, layout.PRIVATE))
-        return RecoveryError(f"{shown!r} holds a journal but no valid format file; nothing was touched", path=shown)
+        return RecoveryError(
+            f"{shown!r} holds a journal or a log, but no format file that goes with it; nothing was touched", path=shown
+        )
 
 
 def read_whole(fs: FileSystem, fd: int, size: int, name: bytes, limit: int = journal.MAX_SIZE) -> bytes:
@@ -395,14 +424,14 @@ def read_whole(fs: FileSystem, fd: int, size: int, name: bytes, limit: int = jou
     raise JournalCorruptError(f"{shown} is too large", path=shown)
 
 
-_known_formats: set[tuple[int, int, int, int] | None] = set()
+_known_formats: dict[tuple[int, int, int, int] | None, bytes] = {}
 
 
-def _remember_format(mark: tuple[int, int, int, int] | None) -> None:
+def _remember_format(mark: tuple[int, int, int, int] | None, text: bytes) -> None:
     if mark is not None:
         if len(_known_formats) >= _REMEMBERED:
             _known_formats.clear()
-        _known_formats.add(mark)
+        _known_formats[mark] = text
 
 
 def format_is_known(fs: FileSystem, private_fd: int) -> bool:

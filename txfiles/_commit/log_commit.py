@@ -16,9 +16,11 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from txfiles._commit.checkpoint import checkpoint, sync_changed
-from txfiles._commit.durable import files_round
-from txfiles._commit.protocol import directories, give_up, path_of
+from txfiles._commit.checkpoint import begin_anew, checkpoint, sync_changed
+from txfiles._commit.durable import files_round, sync_private
+from txfiles._commit.inventory import read_head
+from txfiles._commit.protocol import give_up, path_of
+from txfiles._disk.interrupts import give_way
 from txfiles._disk.system import release
 from txfiles._format import layout, log, paths
 from txfiles._format.journal import Identity, Journal, Operation
@@ -44,33 +46,56 @@ def fits(operations: Collection[Operation]) -> bool:
     )
 
 
-def commit(home: Home, staging: Staging, file: LogFile, operations: list[Operation]) -> None:
-    """REQUIRES: `operations` are those of `staging.plan()`, at least one, and fit; the log is at rest.
+def commit(home: Home, staging: Staging, file: LogFile, operations: list[Operation]) -> bool:
+    """False, and nothing done, where the operations do not fit into a record.
+
+    REQUIRES: `operations` are those of `staging.plan()`, at least one, and fit; the log is at rest.
 
     Raises `CommitError` or `ConflictError` when nothing has changed, `SettleError` when all has, and
     `CommitOutcomeUnknownError` when recovery has to decide.
     """
     try:
         staging.tokens.keep_only({op.number for op in operations})
-        journal, contents = _journal(home, staging, file, operations)
-        _make_old_durable(home, file, journal)
+        if home.progress is not None:
+            home.progress.begin(len(operations))
+        seq = _next_number(home, file)
+        journal, contents = _journal(home, staging, file, operations, seq)
         now = time.time_ns()
         record = file.encode(journal, now, contents)
+        if len(record) > log.SIZE - log.FIRST:
+            return False
+        _make_old_durable(home, file, journal)
         if not file.has_room(record):
             checkpoint(home, file)
             record = file.encode(journal, now, contents)
         staging.tokens.close()
+        give_way()  # beyond this point it is finished
     except BaseException as cause:
         give_up(home, staging, [], 0, cause)
         raise
     try:
-        file.add_record(record)
+        file.add_record(record, journal)
     except OSError as cause:
         _take_back_record(home, staging, file, cause)
     _apply(home, staging, file, journal)
+    return True
 
 
-def _journal(home: Home, staging: Staging, file: LogFile, operations: list[Operation]) -> tuple[Journal, list[bytes]]:
+def _next_number(home: Home, file: LogFile) -> int:
+    """The first record of a log begins behind other commits; the last one of those must not come back and be settled
+    again, so that it is settled is made durable.
+    """
+    if not file.is_empty:
+        return file.seq + 1
+    head = read_head(home)
+    if head is not None and head.seq > file.seq:
+        sync_private(home)
+    return home.next_number(head)
+
+
+def _journal(
+    home: Home, staging: Staging, file: LogFile, operations: list[Operation], seq: int
+) -> tuple[Journal, list[bytes]]:
     tokens = staging.tokens
     ops, contents = [], []
     for op in operations:
@@ -84,8 +109,9 @@ def _journal(home: Home, staging: Staging, file: LogFile, operations: list[Opera
             raise ConflictError(f"what was staged for {shown!r} was changed by somebody else", path=shown)
         ops.append(op)
         contents.append(content)
-    boot, above = home.fs.boot_id(), directories(home, operations, ())
-    return Journal(tokens.tid, file.seq + 1, "full", boot, file.header.ino, tuple(ops), above), contents
+    above = {path for op in ops for path in paths.ancestors(op.path)}
+    dirs = tuple((path, 0) for path in sorted(above))  # a record asks for none
+    return Journal(tokens.tid, seq, "full", home.fs.boot_id(), file.header.ino, tuple(ops), dirs), contents
 
 
 def _content(home: Home, name: bytes, expected: Identity) -> bytes | None:
@@ -98,9 +124,9 @@ def _content(home: Home, name: bytes, expected: Identity) -> bytes | None:
 
 
 def _make_old_durable(home: Home, file: LogFile, journal: Journal) -> None:
-    """J3: what an earlier record put there needs no sync, for that is durable by its record."""
-    known = {op.path: op.new for record in file.records for op in record.journal.ops}
-    unknown = {op.path for op in journal.ops if op.path not in known or known[op.path] != op.old}
+    """J3: what an earlier record put there needs no sync, for that is durable by its record, or by a checkpoint."""
+    known = file.read()
+    unknown = {op.path for op in journal.ops if not known.vouches_for(op.path, op.old)}
     if unknown:
         above = {directory for path in unknown for directory in paths.ancestors(path)}
         files_round(home, unknown, above)
@@ -199,7 +225,8 @@ def _undo(home: Home, staging: Staging, file: LogFile, journal: Journal) -> None
     file.mark("undoing")
     for op in reversed(journal.ops):
         take_back(home, journal, op)
-    checkpoint(home, file, "undoing")
+    sync_changed(home, file)
+    begin_anew(file)
     with suppress(OSError):
         staging.tokens.remove_all()
 

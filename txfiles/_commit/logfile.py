@@ -1,71 +1,134 @@
 """The log as a file: made, opened, written to, and begun anew. What its records mean is not known here.
 
-W1  The log is durable, with its zeros, its header and its name, before anything is written to it: no later write
-    has to wait for anything but its own blocks.
+W1  The log is durable, with its zeros, its header, its name and the format that tells of it, before anything is
+    written to it: no later write has to wait for anything but its own blocks.
 W2  A record is durable when `add_record` returns, and only then counts; it is written when the one before it is.
 W3  A new generation is durable when `restart` returns. Until then the records of the old one count.
 W4  After a sync that failed, what can be read may not be on the disk (A4): `affirm` writes again what counts, or
-    `renew` puts another file in the place of this one.
+    `renew` puts another file in the place of this one. Where the name of that one could not be made durable the tail
+    says "tainted", and nothing is written before yet another one has it.
 """
 
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from txfiles._commit.durable import sync_private
+from txfiles._commit.durable import home_round, sync_private
 from txfiles._disk.system import release, write_all_at
 from txfiles._format import layout, log, paths
-from txfiles._format.log import Header, Phase, Record
+from txfiles._format.log import Header, Phase, Place, Record
 from txfiles.errors import JournalCorruptError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from txfiles._commit.home import Home
-    from txfiles._format.journal import Journal
+    from txfiles._format.journal import Identity, Journal
+
+_MOST_LOGS = 64  # of which is remembered what was read
+_MOST_FILES = 10_000  # of a log, that are known to be durable
+_SHOWN = paths.decode(layout.LOG)
+
+
+class Read:
+    """What this process has read of a log, up to `at`.
+
+    `durable` are the files that the last checkpoint has made so, `changed` those of the records since: each path with
+    its file, `None` where there is none, the last ones last.
+    """
+
+    def __init__(self, header: Header, durable: dict[bytes, Identity | None]) -> None:
+        self.generation, self.at = header.generation, log.place(header, ())
+        self.durable = durable
+        self.changed: dict[bytes, Identity | None] = {}
+
+    def add(self, journal: Journal, at: Place) -> None:
+        self.at = at
+        for op in journal.ops:
+            self.changed.pop(op.path, None)
+            self.changed[op.path] = op.new
+
+    def vouches_for(self, path: bytes, file: Identity | None) -> bool:
+        """It is known that just this is durable there."""
+        known = self.changed if path in self.changed else self.durable
+        return path in known and known[path] == file
 
 
 class LogFile:
-    """The open log of a root. Owns its descriptors. REQUIRES: the lock."""
+    """The open log of a root. Owns its descriptors. REQUIRES: the lock.
 
-    def __init__(self, home: Home, fd: int, tail_fd: int, header: Header, records: list[Record]) -> None:
+    `last` is the place behind the last record, `before` the one behind those before it.
+    """
+
+    def __init__(self, home: Home, fd: int, tail_fd: int, header: Header, *, is_copy: bool = False) -> None:
         self._home = home
         self._fd = fd
         self._tail_fd = tail_fd
         self._session = home.fs.session(fd)
+        self._phase: Phase | None = None
+        self._records: list[Record] | None = None
+        self._key = home.fs.fstat(fd).st_dev, header.ino, header.born, header.key, self._session
+        self.is_copy = is_copy
+        self._begin(header)
+
+    def _begin(self, header: Header) -> None:
         self.header = header
-        self.records = records
+        self.last = self.before = log.place(header, ())
+
+    @property
+    def seq(self) -> int:
+        return self.last.seq
 
     @classmethod
     def make(cls, home: Home, generation: int, seq: int, chain: bytes = log.NO_CHAIN) -> LogFile:
         """A new one in the place of any other, durable (W1), and empty.
 
-        Raises `OSError`, `ENOSPC` and `EDQUOT` among them; what was there before is there then.
+        Raises `OSError`: `ENOSPC` and `EDQUOT` among them, and `EINVAL` or `ENOSYS` where names cannot be exchanged.
+        What was there before is there then; or the tail says "tainted".
         """
-        fs, name, tail_fd = home.fs, layout.token(home.fs.random_id(), 0), -1
-        fd = fs.create(home.private_fd, name)
+        fs, private = home.fs, home.private_fd
+        name, other = (layout.token(home.fs.random_id(), number) for number in (0, 1))
+        tail_fd, renamed = -1, False
+        fd = fs.create(private, name)
         try:
             home.share(fd)
             tail_fd = _open_tail(home)
+            fs.close(fs.create(private, other))
+            fs.exchange(private, name, private, other)
+            fs.exchange(private, name, private, other)
+            fs.unlink(private, other)
+            fs.write_in_place(fd)
             fs.allocate(fd, log.SIZE)
             write_all_at(fs, fd, bytes(log.SIZE), 0)  # or the first write of each block would change the extents
-            header = Header(generation, seq, fs.fstat(fd).st_ino, chain)
+            header = Header(generation, seq, fs.fstat(fd).st_ino, fs.born(fd), chain, fs.random_id().encode())
             write_all_at(fs, fd, log.encode_header(header), log.slot(generation))
             fs.sync_file(fd)
-            fs.rename(home.private_fd, name, home.private_fd, layout.LOG)
+            _make_format_durable(home)
+            made = cls(home, fd, tail_fd, header)
+            fs.rename(private, name, private, layout.LOG)
+            renamed = True
             sync_private(home)
-            made = cls(home, fd, tail_fd, header, [])
             made.mark("applied")
         except BaseException:
+            if renamed:
+                with suppress(OSError):
+                    made.mark("tainted")
             release(fs, *(one for one in (fd, tail_fd) if one >= 0))
             home.remove(name)
+            home.remove(other)
             raise
         return made
 
     @classmethod
     def open(cls, home: Home) -> LogFile | None:
-        """What is there; `None` where there is no log. Raises `JournalCorruptError`."""
+        """What is there; `None` where there is no log. Raises `JournalCorruptError`.
+
+        In the session of who wrote it last the tail tells where it ends; else, and where it has gone on behind that,
+        all of it is read.
+        """
         fs, tail_fd = home.fs, -1
         try:
             fd = fs.open_write(home.private_fd, layout.LOG)
@@ -73,73 +136,116 @@ class LogFile:
             return None
         try:
             tail_fd = _open_tail(home)
-            shown = paths.decode(layout.LOG)
-            if fs.fstat(fd).st_size != log.SIZE:
-                raise JournalCorruptError(f"the log {shown} does not have its size", path=shown)
-            raw = _read(home, fd, 0, log.SIZE)
-            header = log.decode_headers(raw[: log.FIRST], shown)
-            return cls(home, fd, tail_fd, header, log.decode_records(raw, header, shown))
+            found = fs.fstat(fd)
+            if found.st_size != log.SIZE:
+                raise JournalCorruptError(f"the log {_SHOWN} does not have its size", path=_SHOWN)
+            even, odd = (fs.read_at(fd, log.HEADER_SIZE, log.slot(parity)) for parity in (0, 1))
+            header = log.decode_headers(even, odd, _SHOWN)
+            is_copy = found.st_ino != header.ino or fs.born(fd) != header.born
+            file = cls(home, fd, tail_fd, header, is_copy=is_copy)
+            file._find_end()
         except BaseException:
             release(fs, *(one for one in (fd, tail_fd) if one >= 0))
             raise
+        return file
+
+    def _find_end(self) -> None:
+        raw = b"" if self.is_copy else self._home.fs.read_at(self._tail_fd, log.TAIL_SIZE, 0)
+        tail = log.decode_tail(raw)
+        if tail is not None and log.phase_of(tail, self._session, self.header, tail.seq) == "applied":
+            self.last = self.before = Place(tail.seq, tail.chain, tail.offset)
+            self._phase = "applied"
+            if not log.is_record(self._home.fs.read_at(self._fd, log.RECORD_SIZE, tail.offset), self.header):
+                return
+        self._load()
+        self._phase = log.phase_of(tail, self._session, self.header, self.seq)
 
     # -- what counts --------------------------------------------------------------------------------------------
 
     @property
-    def seq(self) -> int:
-        return log.place(self.header, self.records).seq
+    def records(self) -> list[Record]:
+        """All of them, read from the file."""
+        return self._load() if self._records is None else self._records
+
+    def _load(self) -> list[Record]:
+        self._records = log.decode_records(_read(self._home, self._fd, 0, log.SIZE), self.header, _SHOWN)
+        self.last, self.before = (log.place(self.header, these) for these in (self._records, self._records[:-1]))
+        return self._records
 
     @property
-    def chain(self) -> bytes:
-        return log.place(self.header, self.records).chain
+    def is_empty(self) -> bool:
+        return self.last.end == log.FIRST
 
-    @property
-    def end(self) -> int:
-        return log.place(self.header, self.records).end
+    def read(self) -> Read:
+        """What is in it, in short: what came since this process has read it is read now."""
+        cache = self._home.fs.logs
+        known: Read | None = cache.get(self._key)
+        if known is None or known.generation != self.header.generation or known.at.end > self.last.end:
+            known = Read(self.header, self._read_known())
+            if len(cache) >= _MOST_LOGS:
+                cache.clear()
+        if known.at.end < self.last.end:
+            raw = _read(self._home, self._fd, known.at.end, self.last.end)
+            for record in log.decode_behind(raw, self.header, known.at, _SHOWN):
+                known.add(record.journal, Place(record.seq, record.digest, record.end))
+            if known.at.chain != self.last.chain:
+                raise JournalCorruptError(f"the log {_SHOWN} is damaged at byte {known.at.end}", path=_SHOWN)
+        cache[self._key] = known
+        return known
 
-    @property
-    def is_copy(self) -> bool:
-        """It was copied, with its tree: no inode in it counts."""
-        return self._home.fs.fstat(self._fd).st_ino != self.header.ino
+    def _read_known(self) -> dict[bytes, Identity | None]:
+        if self.is_copy or not self.header.born:
+            return {}
+        raw = self._home.fs.read_at(self._fd, log.KNOWN, log.known_slot(self.header.generation))
+        return log.decode_known(raw, self.header)
 
     def encode(self, journal: Journal, time: int, contents: Sequence[bytes]) -> bytes:
         """The record that comes next. Raises `OSError` for what no record can hold."""
-        return log.encode_record(self.header, self.chain, journal, time, contents)
+        return log.encode_record(self.header, self.last.chain, journal, time, contents)
 
     def has_room(self, record: bytes) -> bool:
-        return len(record) <= log.SIZE - self.end
+        return len(record) <= log.SIZE - self.last.end
 
-    def add_record(self, record: bytes) -> None:
+    def add_record(self, record: bytes, journal: Journal) -> None:
         """One record, durable when this returns (W2). REQUIRES: it has room. After an `OSError`: `renew`."""
-        write_all_at(self._home.fs, self._fd, record, self.end)
+        known = self.read()
+        write_all_at(self._home.fs, self._fd, record, self.last.end)
         self._home.fs.sync_data(self._fd)
-        shown = paths.decode(layout.LOG)
-        self.records.append(log.decode_next(record, self.header, self.end, shown))
+        self.before = self.last
+        self.last = Place(journal.seq, log.digest_of(record), self.last.end + len(record))
+        self._records = None
+        known.add(journal, self.last)
 
     def affirm(self) -> None:
         """Write the header and the last record again, durably: a sync may have failed with nobody left to tell (W4)."""
-        start = self.records[-2].end if len(self.records) > 1 else log.FIRST
-        record = _read(self._home, self._fd, start, self.end)
+        start = self.before.end
+        record = _read(self._home, self._fd, start, self.last.end)
         write_all_at(self._home.fs, self._fd, log.encode_header(self.header), log.slot(self.header.generation))
         write_all_at(self._home.fs, self._fd, record, start)
         self._home.fs.sync_data(self._fd)
 
     def restart(self) -> None:
         """Begin anew, durably (W3). REQUIRES: whatever the records stand for is durable without them."""
-        ino = self._home.fs.fstat(self._fd).st_ino
-        header = Header(self.header.generation + 1, self.seq, ino, self.chain)
-        write_all_at(self._home.fs, self._fd, log.encode_header(header), log.slot(header.generation))
+        generation = self.header.generation + 1
+        header = self.header._replace(generation=generation, seq=self.seq, chain=self.last.chain)
+        read = self.read()
+        durable = {path: file for path, file in read.durable.items() if path not in read.changed} | read.changed
+        durable = dict(islice(durable.items(), max(0, len(durable) - _MOST_FILES), None))
+        write_all_at(self._home.fs, self._fd, log.encode_known(header, durable), log.known_slot(generation))
+        write_all_at(self._home.fs, self._fd, log.encode_header(header), log.slot(generation))
         self._home.fs.sync_data(self._fd)
-        self.header, self.records = header, []
+        self._begin(header)
+        self._records = None
+        self._home.fs.logs[self._key] = Read(header, durable)
 
     def renew(self, *, skip: int = 0) -> None:
         """Go on with another file in the place of this one, empty (W4); `skip` sequence numbers are never used.
 
-        REQUIRES: as `restart`. Raises `OSError`; then this one goes on.
+        REQUIRES: as `restart`. Raises `OSError`; then this one goes on, or the tail says "tainted".
         """
-        new = LogFile.make(self._home, self.header.generation + 1, self.seq + skip, self.chain)
+        new = LogFile.make(self._home, self.header.generation + 1, self.seq + skip, self.last.chain)
         self.close()
-        self._fd, self._tail_fd, self.header, self.records = new._fd, new._tail_fd, new.header, []
+        self.__dict__.update(new.__dict__)
 
     # -- the tail -----------------------------------------------------------------------------------------------
 
@@ -149,10 +255,10 @@ class LogFile:
         The tail is held while something is: so readers know that its writer lives. Not before it says so: whoever ends
         what a dead one had begun would be taken for that one.
         """
-        applied = self.records[:-1] if phase in ("applying", "undoing") else self.records
-        seq, chain, end = log.place(self.header, applied)
-        tail = log.tail(self.header, seq, end, phase, self._session, chain)
+        at = self.before if phase in ("applying", "undoing") else self.last
+        tail = log.tail(self.header, at.seq, at.end, phase, self._session, at.chain)
         write_all_at(self._home.fs, self._tail_fd, log.encode_tail(tail), 0)
+        self._phase = phase
         if phase == "applied":
             self._home.let_go()
         else:
@@ -160,13 +266,24 @@ class LogFile:
 
     def phase(self) -> Phase | None:
         """What was being done when the tail was written, see `log.phase_of`."""
-        tail = log.decode_tail(self._home.fs.read_at(self._tail_fd, log.TAIL_SIZE, 0))
-        return None if self.is_copy else log.phase_of(tail, self._session, self.header, self.seq)
+        return self._phase
 
     def close(self) -> None:
         self._home.let_go()
         fds, self._fd, self._tail_fd = (self._fd, self._tail_fd), -1, -1
         release(self._home.fs, *(fd for fd in fds if fd >= 0))
+
+
+def _make_format_durable(home: Home) -> None:
+    """A txfiles that knows of no log has to refuse the root before it has one."""
+    if home.format() != layout.FORMAT_WITH_LOG:
+        home.write_format(layout.FORMAT_WITH_LOG)
+    try:
+        home_round(home)
+    except OSError:
+        with suppress(OSError):
+            home.write_format()  # the next one is to sync another file than the one that failed
+        raise
 
 
 def _open_tail(home: Home) -> int:
@@ -184,5 +301,5 @@ def _read(home: Home, fd: int, start: int, end: int) -> bytes:
         chunks.append(chunk)
         at += len(chunk)
     if at < end:
-        raise OSError(errno.EIO, "the log is cut short", paths.decode(layout.LOG))
+        raise OSError(errno.EIO, "the log is cut short", _SHOWN)
     return b"".join(chunks)

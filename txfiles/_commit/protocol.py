@@ -67,7 +67,7 @@ from txfiles._disk.interrupts import give_way
 from txfiles._disk.system import NO_ROOM, write_all
 from txfiles._format import journal as codec
 from txfiles._format import layout, paths
-from txfiles._format.journal import Durability, Exit, Head, Journal, Operation
+from txfiles._format.journal import Exit, Head, Journal, Operation, Synced
 from txfiles._tree.borders import POSSIBLE
 from txfiles.errors import (
     CommitError,
@@ -97,16 +97,26 @@ _UNFINISHED = 0o1700 if sys.platform == "linux" else 0o700
 # -- before the commit point ----------------------------------------------------------------------------------------
 
 
-def prepare(home: Home, staging: Staging, durability: Durability, *, two_phase: bool = False) -> Journal | None:
+def prepare(
+    home: Home,
+    staging: Staging,
+    durability: Synced,
+    *,
+    two_phase: bool = False,
+    operations: list[Operation] | None = None,
+) -> Journal | None:
     """Make the intent durable, no target touched (I1). `None`, and nothing written, when there is nothing to do.
+
+    `operations` are those of `staging.plan()`, if it was asked just now.
 
     Raises `CommitError` or the error that stood in the way; nothing has changed then.
     """
     made: list[bytes] = []
     number = 0
     try:
-        home.require_in_place()
-        operations = staging.plan()
+        if operations is None:
+            home.require_in_place()
+            operations = staging.plan()
         if not operations:
             run_to_end(staging.tokens.remove_all)
             return None
@@ -142,7 +152,7 @@ def _write_intent(
     home: Home,
     staging: Staging,
     operations: list[Operation],
-    durability: Durability,
+    durability: Synced,
     number: int,
     head: Head | None,
     two_phase: bool,

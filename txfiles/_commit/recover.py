@@ -10,9 +10,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from txfiles._commit import inventory
+from txfiles._commit import inventory, log_recovery
 from txfiles._commit.durable import second_round, sync_directories, sync_private
 from txfiles._commit.evidence import Evidence
+from txfiles._commit.logfile import LogFile
 from txfiles._commit.protocol import abandon, apply, begin_undo, finish_undo, retire, settle, taint
 from txfiles._format import layout, paths
 from txfiles._format.journal import NO_BOOT_ID
@@ -69,11 +70,6 @@ class RecoveryReport:
         return not (self.rolled_forward or self.rolled_back or self.waiting or self.removed or self.unknown)
 
 
-def rests(home: Home) -> bool:
-    """Nothing to recover and nothing to write: the permanent files, and a format that is ours. The usual case."""
-    return layout.ours(home.names()) == layout.PERMANENT and home.format_is_ours()
-
-
 def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bool = True) -> RecoveryReport:
     """Bring the root to rest. Raises `RecoveryError` and its kinds; `OSError` where the disk does not answer."""
     report = RecoveryReport()
@@ -88,6 +84,7 @@ def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bo
         for pending in found.pending:
             with _explaining(home, pending):
                 _recover_one(home, pending, found, on_conflict, report)
+        _recover_log(home, on_conflict, report)
         _remove_loose(home, found, report)
     finally:
         report.given_up += home.allowance.given_up
@@ -95,6 +92,18 @@ def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bo
     report.unknown += [paths.decode(name) for name in found.unknown]
     report.foreign += [paths.decode(name) for name in found.foreign]
     return report
+
+
+def _recover_log(home: Home, on_conflict: OnConflict, report: RecoveryReport) -> None:
+    """Behind the journals: beside records there is none, but one that came back from the dead."""
+    home.close_log()
+    home.log = file = LogFile.open(home)
+    if file is None or file.phase() == "applied":
+        return
+    found = log_recovery.recover(home, file, on_conflict)
+    home.ended.update(journal.tid for journal in (*found.forward, *found.settled))
+    for into, journals in ((report.rolled_forward, found.forward), (report.rolled_back, found.back)):
+        into += [RecoveredTransaction(journal.tid, journal.paths) for journal in journals]
 
 
 @contextmanager
@@ -126,7 +135,10 @@ def ensure_format(home: Home) -> None:
 
 def check_format(home: Home, found: Inventory) -> None:
     needed = any(p.journal is not None and p.journal.durability == "full" for p in found.pending)
-    if not home.format_is_ours() and (needed or (found.head is not None and found.head.durable)):
+    text = home.format()
+    if not text and (needed or (found.head is not None and found.head.durable)):
+        raise home.refuse_without_format()
+    if text != layout.FORMAT_WITH_LOG and layout.LOG in found.names:
         raise home.refuse_without_format()
 
 

@@ -61,6 +61,8 @@ class FileSystem(Protocol):
     """Makes the writers' lock instead of `lock.RootLock`, for a file system that the kernel does not know."""
     numbers: dict[tuple[int, int, int] | None, int]
     """The highest number of a transaction that came to nothing, of each root where one did."""
+    logs: dict[tuple[object, ...], Any]
+    """What this process has read of the log of each root, see `logfile.Read`."""
 
     def absolute(self, path: bytes) -> bytes: ...
     def open_dir(self, at: int | None, name: bytes, *, follow: bool = False, passing: bool = False) -> int: ...
@@ -79,6 +81,8 @@ class FileSystem(Protocol):
     def read_small(self, at: int, names: Sequence[bytes], limit: int) -> tuple[list[Stat], list[bytes]] | None: ...
     def write_at(self, fd: int, data: bytes | memoryview, offset: int) -> int: ...
     def allocate(self, fd: int, size: int) -> None: ...
+    def write_in_place(self, fd: int) -> None: ...
+    def kind(self, fd: int) -> str: ...
     def seek(self, fd: int, offset: int, whence: int) -> int: ...
     def truncate(self, fd: int, size: int) -> None: ...
     def fileno(self, fd: int) -> int: ...
@@ -170,6 +174,7 @@ def _open(at: int | None, name: bytes, flags: int, mode: int = 0o777) -> int:
 
 
 _numbers: dict[tuple[int, int, int] | None, int] = {}
+_logs: dict[tuple[object, ...], Any] = {}
 
 
 class KernelFS:
@@ -177,6 +182,7 @@ class KernelFS:
 
     lock_factory: Callable[..., object] | None = None
     numbers = _numbers
+    logs = _logs
 
     def absolute(self, path: bytes) -> bytes:
         """realpath(3); what is there the kernel resolves at once (proc(5)), which takes a fifth of the time."""
@@ -301,6 +307,23 @@ class KernelFS:
             os.posix_fallocate(fd, 0, size)
         elif os.fstat(fd).st_size < size:
             os.ftruncate(fd, size)
+
+    def write_in_place(self, fd: int) -> None:
+        """Of a new file: what is written over stays where it is, where a file system knows that: ioctl_iflags(2)."""
+        if _LINUX:
+            with suppress(OSError):
+                flags = bytearray(8)
+                fcntl.ioctl(fd, _FS_IOC_GETFLAGS, flags)
+                (found,) = struct.unpack("l", flags)
+                fcntl.ioctl(fd, _FS_IOC_SETFLAGS, struct.pack("l", found | _NOCOW))
+
+    def kind(self, fd: int) -> str:
+        """`"btrfs"` or `"memory"` (tmpfs, ramfs) where a file is on such a file system: statfs(2); else empty."""
+        call = getattr(_libc, "fstatfs", None) if _LINUX else None
+        buffer = bytearray(256)
+        if call is None or call(fd, _Buffer.from_buffer(buffer)) != 0:
+            return ""
+        return _KINDS.get(struct.unpack_from("l", buffer)[0] & 0xFFFFFFFF, "")
 
     def seek(self, fd: int, offset: int, whence: int) -> int:
         return os.lseek(fd, offset, whence)
@@ -558,6 +581,9 @@ _Buffer: Any = ctypes.c_char * 256
 _DISK_FAILED = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _FSXATTR = struct.Struct("=I8xI12x")  # fsx_xflags, fsx_projid
 _FS_IOC_FSGETXATTR, _PROJINHERIT = 0x801C581F, 0x200
+_FS_IOC_GETFLAGS = 2 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 1
+_FS_IOC_SETFLAGS, _NOCOW = 1 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 2, 0x00800000
+_KINDS = {0x9123683E: "btrfs", 0x01021994: "memory", 0x858458F6: "memory"}  # magic numbers of statfs(2)
 _MASK, _BORN, _MOUNT = struct.Struct("=I"), struct.Struct("=80xqI"), struct.Struct("=144xQ")  # of struct statx
 
 

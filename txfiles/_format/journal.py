@@ -36,7 +36,8 @@ _FOR_NOTES = 1 << 10  # bytes of it
 _NO_ID = (1 << 32) - 1  # what chown(2) takes for "leave it as it is"
 
 OpKind = Literal["delete", "rmdir", "mkdir", "write"]
-Durability = Literal["full", "process"]
+Durability = Literal["full", "journal", "process"]  # that a caller asks for
+Synced = Literal["full", "process"]  # how the transaction of a journal is
 _KINDS = ("delete", "rmdir", "mkdir", "write")
 _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 _HEAD = re.compile(rb"txfiles journal ([0-9]{1,9}) ([0-9]{1,12}) ([0-9a-f]{64})\n")
@@ -116,7 +117,7 @@ class Journal:
 
     tid: str
     seq: int
-    durability: Durability
+    durability: Synced
     boot: str
     ino: int
     ops: tuple[Operation, ...]
@@ -445,7 +446,7 @@ def _matching(value: Any, pattern: re.Pattern[str]) -> str:
     return text
 
 
-def _literal(value: Any, wanted: Durability) -> Durability:
+def _literal(value: Any, wanted: Synced) -> Synced:
     if value != wanted:
         raise ValueError(f"durability {value!r} is unknown")
     return wanted

@@ -31,6 +31,7 @@ IGNORE = b".gitignore"
 PERMANENT = frozenset((FORMAT, LOCK, HEAD))
 LASTING = PERMANENT | {LOG, TAIL, IGNORE}  # what may be there at rest; the last one means nothing
 FORMAT_TEXT = b"txfiles 1 flock\n"
+FORMAT_WITH_LOG = b"txfiles 2 flock\n"  # what there is before there is a log: a txfiles that knows of none stays out
 IGNORE_TEXT = b"# a journal that git removed or took back could not be recovered\n*\n"
 MAX_NUMBER = 9_999_999_999  # ten digits, as the pattern below has them
 

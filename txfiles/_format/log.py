@@ -1,12 +1,15 @@
 """The log of many transactions in one preallocated file: bytes <-> headers, records and the tail, no I/O.
 
-    0      header, one slot                     fixed size: it is overwritten in place, and never grows
-    4096   header, the other slot               the valid one of the higher generation counts
-    8192   records, one behind the other        each in whole blocks of 4096 bytes: no two share a block
+    0        header of even generations         fixed size: it is overwritten in place, and never grows
+    4096     files known to be durable then
+    69632    header of odd generations          the valid one of the higher generation counts
+    73728    files known to be durable then
+    139264   records, one behind the other      each in whole blocks of 4096 bytes: no two share a block
 
 A record is a journal and the contents of the files that it writes. Each carries the digest of the one before, the first
 that of the header: so a record counts if and only if it is whole and follows what it was written behind, and what is
-left of an earlier generation never does.
+left of an earlier generation never does. Digests have the log's own key: no content of a file looks like a record.
+Sequence numbers have no gap, but before the first one: in between there may have been other commits.
 
 The tail is a file of its own that is never synced: where the log ends and what was being done, for those who share the
 page cache of whoever wrote it (`session`), and for nobody else. All bytes are untrusted: what does not fit is refused.
@@ -19,7 +22,10 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import orjson
+
 from txfiles._format import journal as codec
+from txfiles._format.journal import Identity
 from txfiles.errors import JournalCorruptError, JournalVersionError
 
 if TYPE_CHECKING:
@@ -29,29 +35,39 @@ if TYPE_CHECKING:
 
 SIZE = 4 << 20
 BLOCK = 4096
-FIRST = 2 * BLOCK  # where records begin
+KNOWN = 16 * BLOCK  # of what is known to be durable
+FIRST = 2 * (BLOCK + KNOWN)  # where records begin
 INLINE = 64 << 10  # bytes of a file whose content goes into a record
 VERSION = 1
 NO_CHAIN = bytes(32)
 
-Phase = Literal["applied", "applying", "syncing", "undoing"]
-_PHASES: tuple[Phase, ...] = ("applied", "applying", "syncing", "undoing")
-_HEADER = struct.Struct(">8sIQQQ32s")  # magic, version, generation, sequence number, inode, chain
+Phase = Literal["applied", "applying", "syncing", "undoing", "tainted"]
+_PHASES: tuple[Phase, ...] = ("applied", "applying", "syncing", "undoing", "tainted")
+_HEADER = struct.Struct(">8sIQQQQ32s32s")  # magic, version, generation, sequence number, inode, birth, chain, key
 _RECORD = struct.Struct(">8sIQQQQQ32s")  # magic, version, generation, sequence number, time, two lengths, chain
-_TAIL = struct.Struct(">4sQQQI18s18s")  # magic, generation, sequence number, offset, phase, session, chain
+_KNOWN = struct.Struct(">8sQI")  # magic, generation, length
+_TAIL = struct.Struct(">4sQQQI18s32s")  # magic, generation, sequence number, offset, phase, session, chain
 _CRC = struct.Struct(">I")
 _DIGEST = 32
-_HEADER_MAGIC, _RECORD_MAGIC, _TAIL_MAGIC = b"txf log\0", b"txf rec\0", b"txft"
+_HEADER_MAGIC, _RECORD_MAGIC, _KNOWN_MAGIC, _TAIL_MAGIC = b"txf log\0", b"txf rec\0", b"txf kno\0", b"txft"
+HEADER_SIZE = _HEADER.size + _DIGEST
+RECORD_SIZE = _RECORD.size  # at least
 TAIL_SIZE = _TAIL.size + _CRC.size
 
 
 class Header(NamedTuple):
-    """What the records of one generation follow. `ino` is the log's own inode: another one in a copied tree."""
+    """What the records of one generation follow.
+
+    `ino` and `born` are the log's own inode and its birth time (0 where there is none): others in a copied tree. `key`
+    is 32 random hex digits.
+    """
 
     generation: int
     seq: int
     ino: int
+    born: int = 0
     chain: bytes = NO_CHAIN
+    key: bytes = bytes(32)
 
 
 class Record(NamedTuple):
@@ -77,7 +93,7 @@ class Place(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """Up to where everything is applied, in the eyes of one session; `session` and `chain` are only their beginnings.
+    """Up to where everything is applied, in the eyes of one session; `session` is the beginning of it.
 
     In the phases "applying" and "undoing" the record that begins at `offset` is in doubt.
     """
@@ -100,28 +116,31 @@ def encode_header(header: Header) -> bytes:
 
 
 def slot(generation: int) -> int:
-    return generation % 2 * BLOCK
+    return generation % 2 * (BLOCK + KNOWN)
 
 
-def decode_headers(raw: bytes, name: str) -> Header:
-    """The one that counts, of the first `FIRST` bytes. Raises `JournalCorruptError` where neither is whole."""
-    found = [header for at in (0, BLOCK) if (header := _decode_header(raw, at, name)) is not None]
+def decode_headers(even: bytes, odd: bytes, name: str) -> Header:
+    """The one that counts, of the beginnings of both slots. Raises `JournalCorruptError` where neither is whole."""
+    found = [
+        header
+        for parity, raw in enumerate((even, odd))
+        if (header := _decode_header(raw, name)) is not None and header.generation % 2 == parity
+    ]
     if not found:
         raise JournalCorruptError(f"the log {name} has no valid header", path=name)
     return max(found)
 
 
-def _decode_header(raw: bytes, at: int, name: str) -> Header | None:
-    body = raw[at : at + _HEADER.size]
-    if raw[at + _HEADER.size : at + _HEADER.size + _DIGEST] != _digest(body):
+def _decode_header(raw: bytes, name: str) -> Header | None:
+    body = raw[: _HEADER.size]
+    if raw[_HEADER.size : HEADER_SIZE] != _digest(body):
         return None
     magic, version, *fields = _HEADER.unpack(body)
     if magic != _HEADER_MAGIC:
         return None
     if version != VERSION:
         raise JournalVersionError(f"the log {name} has version {version}, which this txfiles does not know", path=name)
-    header = Header(*fields)
-    return header if slot(header.generation) == at else None
+    return Header(*fields)
 
 
 # -- records --------------------------------------------------------------------------------------------------------
@@ -136,7 +155,7 @@ def encode_record(header: Header, chain: bytes, journal: Journal, time: int, con
     body, payload = codec.encode(journal), b"".join(contents)
     fields = header.generation, journal.seq, time, len(body), len(payload), chain
     raw = b"".join((_RECORD.pack(_RECORD_MAGIC, VERSION, *fields), body, payload))
-    return (raw + _digest(raw)).ljust(_blocks(len(raw) + _DIGEST), b"\0")
+    return (raw + _digest(raw, header.key)).ljust(_blocks(len(raw) + _DIGEST), b"\0")
 
 
 def digest_of(record: bytes) -> bytes:
@@ -160,24 +179,25 @@ def decode_records(raw: bytes, header: Header, name: str) -> list[Record]:
     The first that does not fit is the end: a write that was cut off. Raises `JournalCorruptError` where a whole one of
     this generation lies behind it, because then something is lost that had been durable.
     """
-    found: list[Record] = []
-    at, seq, chain = FIRST, header.seq, header.chain
-    while (record := _decode_record(raw, at, header, name)) is not None:
-        if record.seq != seq + 1 or _chain(raw, at) != chain:
-            break
-        found.append(record)
-        at, seq, chain = record.end, record.seq, record.digest
-    for behind in range(at, len(raw), BLOCK):
-        if _is_whole(raw, behind, header.generation) and _seq(raw, behind) > seq:
-            raise JournalCorruptError(f"the log {name} is damaged at byte {at}", path=name)
+    found = decode_behind(raw[FIRST:], header, place(header, ()), name)
+    last = place(header, found)
+    for behind in range(last.end, len(raw), BLOCK):
+        if _is_whole(raw, behind, header) and _seq(raw, behind) > last.seq:
+            raise JournalCorruptError(f"the log {name} is damaged at byte {last.end}", path=name)
     return found
 
 
-def decode_next(raw: bytes, header: Header, end: int, name: str) -> Record:
-    """The record just encoded, which begins at `end` of the log."""
-    record = _decode_record(raw, 0, header, name)
-    assert record is not None
-    return record._replace(end=end + record.end)
+def decode_behind(raw: bytes, header: Header, start: Place, name: str) -> list[Record]:
+    """Those that follow in the bytes that begin at a place."""
+    found: list[Record] = []
+    seq, chain, at = start.seq, start.chain, 0
+    while (record := _decode_record(raw, at, header, name)) is not None:
+        is_next = record.seq == seq + 1 or (record.seq > seq and start.end + at == FIRST)
+        if not is_next or _chain(raw, at) != chain:
+            break
+        at, seq, chain = record.end, record.seq, record.digest
+        found.append(record._replace(end=start.end + at))
+    return found
 
 
 def place(header: Header, records: Sequence[Record]) -> Place:
@@ -192,7 +212,7 @@ def is_record(raw: bytes, header: Header) -> bool:
 
 
 def _decode_record(raw: bytes, at: int, header: Header, name: str) -> Record | None:
-    if not _is_whole(raw, at, header.generation):
+    if not _is_whole(raw, at, header):
         return None
     _, version, _, seq, time, body_size, payload_size, _ = _RECORD.unpack_from(raw, at)
     if version != VERSION:
@@ -210,12 +230,14 @@ def _decode_record(raw: bytes, at: int, header: Header, name: str) -> Record | N
     return Record(seq, time, journal, tuple(contents), raw[start : start + _DIGEST], at + _blocks(start + _DIGEST - at))
 
 
-def _is_whole(raw: bytes, at: int, generation: int) -> bool:
-    if not raw.startswith(_RECORD_MAGIC, at) or len(raw) < at + _RECORD.size or _generation(raw, at) != generation:
+def _is_whole(raw: bytes, at: int, header: Header) -> bool:
+    if not raw.startswith(_RECORD_MAGIC, at) or len(raw) < at + _RECORD.size:
+        return False
+    if _generation(raw, at) != header.generation:
         return False
     size = _size(raw, at)
     end = at + size - _DIGEST
-    return len(raw) >= at + size and _digest(memoryview(raw)[at:end]) == raw[end : end + _DIGEST]
+    return len(raw) >= at + size and _digest(memoryview(raw)[at:end], header.key) == raw[end : end + _DIGEST]
 
 
 def _size(raw: bytes, at: int) -> int:
@@ -243,15 +265,51 @@ def _blocks(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-def _digest(raw: bytes | memoryview) -> bytes:
-    return hashlib.blake2b(raw, digest_size=_DIGEST).digest()
+def _digest(raw: bytes | memoryview, key: bytes = b"") -> bytes:
+    return hashlib.blake2b(raw, digest_size=_DIGEST, key=key).digest()
+
+
+# -- what is durable ------------------------------------------------------------------------------------------------
+
+
+def known_slot(generation: int) -> int:
+    return slot(generation) + BLOCK
+
+
+def encode_known(header: Header, known: dict[bytes, Identity | None]) -> bytes:
+    """What is durable beside the records of this header, each path with its file; the last that there is room for."""
+    room = KNOWN - _KNOWN.size - _DIGEST - 2
+    rows = []
+    for path, identity in reversed(known.items()):
+        row = orjson.dumps([codec.escape(path), None if identity is None else identity[:3]])
+        room -= len(row) + 1
+        if room < 0:
+            break
+        rows.append(row)
+    body = b"[%s]" % b",".join(reversed(rows))
+    raw = _KNOWN.pack(_KNOWN_MAGIC, header.generation, len(body)) + body
+    return raw + _digest(raw, header.key)
+
+
+def decode_known(raw: bytes, header: Header) -> dict[bytes, Identity | None]:
+    """Nothing is known where it was cut off, or is of another generation."""
+    if len(raw) < _KNOWN.size:
+        return {}
+    magic, generation, size = _KNOWN.unpack_from(raw)
+    end = _KNOWN.size + size
+    if (magic, generation) != (_KNOWN_MAGIC, header.generation):
+        return {}
+    if raw[end : end + _DIGEST] != _digest(raw[:end], header.key):
+        return {}
+    rows = orjson.loads(raw[_KNOWN.size : end])
+    return {codec.unescape(path): None if file is None else Identity(*file) for path, file in rows}
 
 
 # -- the tail -------------------------------------------------------------------------------------------------------
 
 
 def tail(header: Header, seq: int, offset: int, phase: Phase, session: bytes, chain: bytes) -> Tail:
-    return Tail(header.generation, seq, offset, phase, session[:18].ljust(18, b"\0"), chain[:18])
+    return Tail(header.generation, seq, offset, phase, session[:18].ljust(18, b"\0"), chain)
 
 
 def encode_tail(of: Tail) -> bytes:
@@ -277,8 +335,11 @@ def is_of(found: Tail, session: bytes) -> bool:
 def phase_of(found: Tail | None, session: bytes, header: Header, seq: int) -> Phase | None:
     """What was being done to the log of this header, whose last record is `seq`; `None` where it is of another session.
 
-    A record that came behind a tail that says "applied" is one of which nothing is applied yet: "applying".
+    A record that came behind a tail that says "applied" is one of which nothing is applied yet: "applying". A tail that
+    says "tainted" says so in every session: it may be of the same machine.
     """
+    if found is not None and found.phase == "tainted":
+        return "tainted"
     if found is None or not is_of(found, session) or found.generation != header.generation:
         return None
     return "applying" if found.phase == "applied" and found.seq != seq else found.phase

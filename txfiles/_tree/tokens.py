@@ -52,13 +52,27 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """Makes tokens below the descriptor `at`. `durable` tokens begin to reach the disk while others are written."""
+    """Makes tokens below the descriptor `at`.
 
-    def __init__(self, fs: FileSystem, at: int, tid: str, *, durable: bool, allowance: Allowance | None = None) -> None:
+    `durable` tokens begin to reach the disk while others are written, those of more than `inline` bytes: a log takes
+    the content of the others.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        at: int,
+        tid: str,
+        *,
+        durable: bool,
+        inline: int = -1,
+        allowance: Allowance | None = None,
+    ) -> None:
         self.fs = fs
         self.at = at
         self.tid = tid
         self.durable = durable
+        self.inline = inline
         self.allowance: Allowance = Allowance(b"") if allowance is None else allowance
         self._next = 0
         self._made: set[int] = set()
@@ -360,7 +374,7 @@ class Writer:
         never comes back.
         """
         try:
-            if self._tokens.durable:
+            if self._tokens.durable and self.size > self._tokens.inline:
                 self._fs.start_writeback(self._fd)
             found = self._fs.fstat(self._fd)
             digest = self._digest.hexdigest() if self._appended else self._digest_of_all(found.st_size)

@@ -177,7 +177,7 @@ class TxFilesFileSystem(AbstractFileSystem):
             self.root, durability=durability, timeout=timeout, create=create, links=links, accept=accept
         )
         self._made_in = _blocks.get(self.store.root) if root is None else None
-        self._committed = _views.Committed(self.store, timeout, durable=durability == "full")
+        self._committed = _views.Committed(self.store, timeout, durable=durability != "process")
 
     @property
     def fsid(self) -> str:

@@ -227,6 +227,12 @@ class SimCalls(SimTree):
                 raise failure(errno.ENOSPC)
             self.disk.truncate(opened.serial, size, self._mtime())
 
+    def write_in_place(self, fd: int) -> None:
+        self._fd(fd)
+
+    def kind(self, fd: int) -> str:
+        return self.options.kind
+
     def seek(self, fd: int, offset: int, whence: int) -> int:
         opened = self._fd(fd)
         bases = {os.SEEK_SET: 0, os.SEEK_CUR: opened.position, os.SEEK_END: len(self.disk.nodes[opened.serial].data)}
@@ -339,6 +345,8 @@ class SimCalls(SimTree):
         self._rename(at, name, to, new, "new")
 
     def exchange(self, at: int, name: bytes, to: int, new: bytes) -> None:
+        if not self.options.exchanges:
+            raise failure(errno.EINVAL)
         self._rename(at, name, to, new, "exchange")
 
     def _rename(self, at: int, name: bytes, to: int, new: bytes, how: How = "replace") -> None:

@@ -92,6 +92,7 @@ class SimFS(SimCalls):
         self.trace: list[str] | None = None
         self.locks: dict[int, SimLock] = {}
         self.numbers: dict[tuple[int, int, int] | None, int] = {}
+        self.logs: dict[tuple[object, ...], Any] = {}
         self.lock_factory: Callable[..., object] | None = SimLock
         self._boot = self._ids = self._pid = self._rounds = self._mounted = 0
 

@@ -24,8 +24,8 @@ class Options:
 
     `granularity_ns` of its clock: within a tick all times are equal. `reuse_inodes`: a new inode gets the lowest free
     number, as in ext4. `sync_dirs=False`: fsync of a directory is EINVAL; `hard_links=False`: link is EPERM;
-    `xattrs=False`: ENOTSUP; `sessions=False`: none can be told. `capacity` in bytes of content, then ENOSPC.
-    `longest_write` in bytes. `seed`: the order of the jobs of `run_all`.
+    `xattrs=False`: ENOTSUP; `exchanges=False`: EINVAL; `sessions=False`: none can be told; `kind` as in `KernelFS`.
+    `capacity` in bytes of content, then ENOSPC. `longest_write` in bytes. `seed`: the order of the jobs of `run_all`.
     """
 
     granularity_ns: int = 1
@@ -33,7 +33,9 @@ class Options:
     sync_dirs: bool = True
     hard_links: bool = True
     xattrs: bool = True
+    exchanges: bool = True
     sessions: bool = True
+    kind: str = ""
     capacity: int | None = None
     longest_write: int | None = None
     umask: int = 0o022

@@ -32,7 +32,7 @@ def journal(seq: int, *contents: bytes) -> Journal:
 
 def a_log(*transactions: tuple[bytes, ...], header: Header = HEADER) -> tuple[bytearray, list[int]]:
     """A whole log, and where each record ends."""
-    raw, ends, chain = bytearray(64 * BLOCK), [FIRST], header.chain
+    raw, ends, chain = bytearray(96 * BLOCK), [FIRST], header.chain
     for number, contents in enumerate(transactions, 1):
         record = log.encode_record(header, chain, journal(header.seq + number, *contents), 1000 + number, contents)
         assert len(record) % BLOCK == 0
@@ -62,11 +62,15 @@ def both(*headers: Header) -> bytes:
     return bytes(raw)
 
 
+def headers(raw: bytes) -> Header:
+    return log.decode_headers(raw[: log.HEADER_SIZE], raw[log.slot(1) :][: log.HEADER_SIZE], "log")
+
+
 def test_the_header_of_the_higher_generation_counts() -> None:
     newer = HEADER._replace(generation=8, seq=50)
-    assert log.decode_headers(both(HEADER, newer), "log") == newer
-    assert log.decode_headers(both(newer, HEADER._replace(generation=9)), "log").generation == 9
-    assert log.decode_headers(both(HEADER), "log") == HEADER
+    assert headers(both(HEADER, newer)) == newer
+    assert headers(both(newer, HEADER._replace(generation=9))).generation == 9
+    assert headers(both(HEADER)) == HEADER
 
 
 @pytest.mark.parametrize("byte", range(len(log.encode_header(HEADER))))
@@ -74,22 +78,22 @@ def test_a_header_that_was_cut_off_leaves_the_one_before(byte: int) -> None:
     newer = HEADER._replace(generation=8)
     raw = bytearray(both(HEADER, newer))
     raw[log.slot(8) + byte] ^= 1
-    assert log.decode_headers(bytes(raw), "log") == HEADER
+    assert headers(bytes(raw)) == HEADER
     raw[log.slot(7) + byte] ^= 1
     with pytest.raises(JournalCorruptError):
-        log.decode_headers(bytes(raw), "log")
+        headers(bytes(raw))
 
 
-@pytest.mark.parametrize("raw", [b"", bytes(FIRST), both(HEADER)[:BLOCK] * 2])
+@pytest.mark.parametrize("raw", [b"", bytes(FIRST), both(HEADER)[: log.slot(1)] * 2])
 def test_no_header_is_refused(raw: bytes) -> None:
     with pytest.raises(JournalCorruptError):
-        log.decode_headers(raw, "log")
+        headers(raw)
 
 
 def test_a_header_in_the_wrong_slot_does_not_count() -> None:
     raw = both(HEADER)
     with pytest.raises(JournalCorruptError):
-        log.decode_headers(raw[BLOCK:] + raw[:BLOCK], "log")
+        headers(raw[log.slot(1) :] + raw[: log.slot(1)])
 
 
 # -- records --------------------------------------------------------------------------------------------------------
@@ -177,7 +181,7 @@ def test_a_record_counts_behind_the_one_that_it_was_written_behind_only() -> Non
     with pytest.raises(JournalCorruptError):  # all are whole, and none follows
         decoded(raw, header)
     with pytest.raises(JournalCorruptError):
-        decoded(raw, HEADER._replace(seq=HEADER.seq - 1))
+        decoded(raw, HEADER._replace(seq=HEADER.seq + 1))
     assert decoded(raw, HEADER._replace(seq=HEADER.seq + 3)) == []
 
 
@@ -185,7 +189,7 @@ def _sealed(generation: int, seq: int, body: bytes, payload: bytes, version: int
     """A record with a right digest, whatever is in it."""
     head = struct.pack(">8sIQQQQQ32s", b"txf rec\0", version, generation, seq, 1, len(body), len(payload), HEADER.chain)
     raw = head + body + payload
-    return bytes(FIRST) + raw + log._digest(raw)
+    return bytes(FIRST) + raw + log._digest(raw, HEADER.key)
 
 
 @pytest.mark.parametrize(
@@ -212,9 +216,9 @@ def test_a_journal_that_is_none_is_refused() -> None:
 def test_a_later_version_is_refused() -> None:
     with pytest.raises(JournalVersionError):
         decoded(_sealed(7, 41, codec.encode(journal(41)), b"", version=2))
-    raw = struct.pack(">8sIQQQ32s", b"txf log\0", 2, 8, 1, 1, b"")
+    raw = struct.pack(">8sIQQQQ32s32s", b"txf log\0", 2, 8, 1, 1, 1, b"", b"")
     with pytest.raises(JournalVersionError):
-        log.decode_headers((raw + log._digest(raw)).ljust(FIRST, b"\0"), "log")
+        headers((raw + log._digest(raw)).ljust(FIRST, b"\0"))
 
 
 @pytest.mark.parametrize("field", [5, 6])
@@ -235,16 +239,58 @@ def test_any_bytes_are_records_or_refused(junk: bytes, at: int) -> None:
     assert [record.contents for record in found] == list(THREE[: len(found)])
 
 
+def test_there_may_be_a_gap_before_the_first_record_only() -> None:
+    raw, ends = a_log(*THREE, header=HEADER._replace(seq=HEADER.seq + 5))
+    assert [record.seq for record in decoded(raw)] == [46, 47, 48]
+    one = log.encode_record(HEADER, log.digest_of(bytes(raw[ends[1] :])), journal(49, b"x"), 1, [b"x"])
+    raw[ends[2] : ends[2] + len(one)] = one
+    with pytest.raises(JournalCorruptError):
+        decoded(raw)
+
+
+def test_a_content_that_is_a_record_of_another_log_is_none() -> None:
+    """Behind a record that was cut off."""
+    raw, ends = a_log(*THREE, header=HEADER._replace(key=b"k" * 32))
+    planted, _ = a_log((b"",), (b"",), (b"",), (b"",), (b"",))
+    raw[ends[1] : ends[1] + 3 * BLOCK] = bytes(BLOCK) + planted[FIRST + 2 * BLOCK : FIRST + 4 * BLOCK]
+    assert len(decoded(raw, HEADER._replace(key=b"k" * 32))) == 1
+
+
+# -- what is durable ------------------------------------------------------------------------------------------------
+
+FILES = {b"a": Identity(5, 6, 7), b"d/b%\xff": None, b"c": Identity(1, 2, -3)}
+
+
+def test_what_is_durable_round_trips_and_counts_in_its_generation_alone() -> None:
+    raw = log.encode_known(HEADER, FILES)
+    assert list(log.decode_known(raw + b"junk", HEADER).items()) == list(FILES.items())
+    assert log.decode_known(raw, HEADER._replace(generation=9)) == {}
+    assert log.decode_known(raw, HEADER._replace(key=b"k" * 32)) == {}
+    for byte in range(len(raw)):
+        bad = bytearray(raw)
+        bad[byte] ^= 1
+        assert log.decode_known(bytes(bad), HEADER) == {}
+        assert log.decode_known(raw[:byte], HEADER) == {}
+
+
+def test_of_too_many_durable_files_the_last_are_kept() -> None:
+    many: dict[bytes, Identity | None] = {b"%06d" % number: Identity(number, 1, 1) for number in range(9999)}
+    raw = log.encode_known(HEADER, many)
+    assert log.KNOWN - 50 < len(raw) <= log.KNOWN
+    kept = log.decode_known(raw, HEADER)
+    assert list(kept.items()) == list(many.items())[-len(kept) :]
+
+
 # -- the tail -------------------------------------------------------------------------------------------------------
 
 SESSION = b"s" * 32
 
 
-@pytest.mark.parametrize("phase", ["applied", "applying", "syncing", "undoing"])
+@pytest.mark.parametrize("phase", ["applied", "applying", "syncing", "undoing", "tainted"])
 def test_the_tail_round_trips(phase: log.Phase) -> None:
     tail = log.tail(HEADER, 43, FIRST + BLOCK, phase, SESSION, b"h" * 32)
     raw = log.encode_tail(tail)
-    assert len(raw) == log.TAIL_SIZE == 72
+    assert len(raw) == log.TAIL_SIZE == 86
     assert log.decode_tail(raw) == tail
     assert tail.phase == phase
     for byte in range(len(raw)):
@@ -266,5 +312,5 @@ def test_a_tail_says_nothing_outside_its_session() -> None:
 
 @pytest.mark.parametrize("offset", [0, FIRST - BLOCK, FIRST + 1, log.SIZE + BLOCK])
 def test_a_tail_that_points_nowhere_is_none(offset: int) -> None:
-    tail = Tail(7, 43, offset, "applied", SESSION[:18], b"h" * 18)
+    tail = Tail(7, 43, offset, "applied", SESSION[:18], b"h" * 32)
     assert log.decode_tail(log.encode_tail(tail)) is None

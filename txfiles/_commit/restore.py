@@ -1,0 +1,140 @@
+"""What the records of the log stand for, put in its place anew: made durable out of the record before its rename.
+
+All paths are examined before one is touched. A path that shows none of the files that the records know, and not what
+the last one put there, is somebody else's. Theirs is kept without asking where it came after the records and before
+this start of the machine: then it was the last change before the power went. A path that shows nothing is ours.
+"""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from txfiles._disk import metadata
+from txfiles._format import paths
+from txfiles._tree.tokens import Tokens, digest_of_file
+from txfiles.errors import RecoveryConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from txfiles._commit.home import Home
+    from txfiles._disk.system import Stat
+    from txfiles._format.journal import Identity, Operation
+    from txfiles._format.log import Record
+
+Choice = Literal["raise", "keep-theirs", "roll-forward", "roll-back"]
+
+
+class Final(NamedTuple):
+    """The last operation of a path, its content, and all files that the records know there."""
+
+    op: Operation
+    content: bytes
+    known: tuple[Identity, ...]
+
+
+def finals(records: Sequence[Record]) -> dict[bytes, Final]:
+    """What each path is after all of the records."""
+    found: dict[bytes, Final] = {}
+    for record in records:
+        contents = iter(record.contents)
+        for op in record.journal.ops:
+            before = found[op.path].known if op.path in found else ()
+            known = (*before, *(one for one in (op.old, op.new) if one is not None))
+            found[op.path] = Final(op, next(contents) if op.kind == "write" else b"", known)
+    return found
+
+
+class Examined(NamedTuple):
+    """What the paths show of what the records put there: all of it, not all of it, or somebody else's file."""
+
+    whole: list[Final]
+    missing: list[Final]
+    foreign: list[Final]
+
+
+def examine(home: Home, records: Sequence[Record], *, is_copy: bool) -> Examined:
+    """Look at every path of the records. Reads only."""
+    out = Examined([], [], [])
+    for path, final in finals(records).items():
+        found = home.tree.stat(path)
+        if is_whole(home, final, found):
+            out.whole.append(final)
+        elif found is None or is_ours(final, found, is_copy=is_copy):
+            out.missing.append(final)
+        else:
+            out.foreign.append(final)
+    return out
+
+
+def restore(home: Home, records: Sequence[Record], on_conflict: Choice, *, is_copy: bool, every: bool) -> list[bytes]:
+    """Put in place what is not there, or `every` path. The paths that were put in place.
+
+    Not durable yet. Raises `RecoveryConflictError`, nothing touched.
+    """
+    found = examine(home, records, is_copy=is_copy)
+    todo = [*found.missing, *(final for final in found.whole if every and final.op.kind == "write")]
+    foreign = found.foreign
+    if foreign and on_conflict in ("raise", "roll-back"):
+        raise conflict([final.op for final in foreign])
+    if on_conflict == "roll-forward":
+        todo += foreign
+    tokens = Tokens(home.fs, home.private_fd, home.fs.random_id(), durable=True)
+    made = [(final, _make(tokens, final)) for final in todo if final.op.kind == "write"]
+    home.fs.run_all([tokens.sync(number) for _, number in made])
+    tokens.close()
+    for final, number in made:
+        with paths.Naming(final.op.path, always=True):
+            home.fs.rename(home.private_fd, tokens.name(number), *home.tree.at(final.op.path))
+    for final in todo:
+        if final.op.kind == "delete" and home.tree.stat(final.op.path) is not None:
+            home.fs.unlink(*home.tree.at(final.op.path))
+    return [final.op.path for final in todo]
+
+
+def _make(tokens: Tokens, final: Final) -> int:
+    assert final.op.meta is not None
+    assert final.op.new is not None
+    writer = tokens.new(final.op.path)
+    try:
+        writer.write(final.content)
+        return writer.finish(final.op.meta, None, final.op.new.mtime_ns).number
+    finally:
+        writer.discard()
+
+
+def is_whole(home: Home, final: Final, found: Stat | None) -> bool:
+    """The path shows what the last record put there, whatever its inode."""
+    op = final.op
+    if op.kind == "delete":
+        return found is None
+    if found is None or not stat.S_ISREG(found.st_mode) or found.st_size != len(final.content):
+        return False
+    at, name = home.tree.at(op.path)
+    return (
+        metadata.read(home.fs, at, name, found) == op.meta
+        and digest_of_file(home.fs, at, name, found.st_size) == op.digest
+    )
+
+
+def is_ours(final: Final, found: Stat, *, is_copy: bool) -> bool:
+    """A file that the records know, or that recovery has made of them: that has another inode, and the same time.
+
+    What was not synced may have lost its size, and have the time of its birth; somebody else's change makes the time a
+    later one. In a copied tree no inode counts.
+    """
+    if not stat.S_ISREG(found.st_mode):
+        return False
+    return any(
+        (one.mtime_ns, one.size) == (found.st_mtime_ns, found.st_size)
+        or (one.ino == found.st_ino and found.st_mtime_ns <= one.mtime_ns and not is_copy)
+        for one in final.known
+    )
+
+
+def conflict(foreign: Sequence[Operation]) -> RecoveryConflictError:
+    changed = tuple(sorted({paths.decode(op.path) for op in foreign}))
+    shown = paths.some([*map(repr, changed)])
+    message = f"changed by somebody else since the commit: {shown}; nothing was touched, decide with on_conflict"
+    return RecoveryConflictError(message, paths=changed)
