@@ -102,7 +102,7 @@ def test_each_door_has_it(tmp_path: Path) -> None:
     fs.pipe(f"{tmp_path}/e/a", b"1")
     (tmp_path / "f").mkdir()
     (tmp_path / "g").write_text("1", encoding="utf-8")
-    assert main(["put", "--durability", "journal", str(tmp_path / "f"), "a", str(tmp_path / "g")]) == 0
+    assert main(["put", "--durability", "journal", str(tmp_path / "f"), f"a={tmp_path / 'g'}"]) == 0
     for name in "abcdef":
         assert records(tmp_path / name) == 1, name
 

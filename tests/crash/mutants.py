@@ -40,9 +40,11 @@ PROTOCOL = (
     "_tree.tokens",
     "_commit.home",
     "_commit.logfile",
+    "_commit.restore",
     "_commit.checkpoint",
     "_commit.log_commit",
     "_commit.log_recovery",
+    "_commit.levels",
 )
 ORDERED = ("_commit.durable", "_commit.protocol", "_commit.recover", "_commit.two_phase")
 CHECKS = {  # where every condition counts: the functions of each module, all of them where none is named
@@ -54,7 +56,7 @@ CHECKS = {  # where every condition counts: the functions of each module, all of
     "_undo_directory _finish_if_begun",
     "_commit.durable": "first_round",
     "_disk.metadata": "matches",
-    "_commit.home": "Home.format_is_ours",
+    "_commit.home": "Home.format",
     "_format.journal": "_body Head.vouches_for_file Head.vouches",
 }
 TABLE = Path(__file__).with_name("mutants.txt")

@@ -11,7 +11,7 @@ import pytest
 import txfiles
 from tests.crash.steps import at_call, then
 from tests.crash.test_simfs_engine import files
-from txfiles import FileTransaction, RecoveryReport
+from txfiles import FileStore, FileTransaction, RecoveryReport
 from txfiles._commit import levels
 from txfiles._commit.checkpoint import checkpoint
 from txfiles._commit.home import Home
@@ -191,9 +191,30 @@ def checkpointed(fs: SimFS) -> None:
         checkpoint(home, file)
 
 
+def full(change: Change) -> Callable[[SimFS], None]:
+    """A commit by the other protocol."""
+
+    def step(fs: SimFS) -> None:
+        with small(), FileTransaction("/sim") as tx:
+            change(tx)
+
+    return step
+
+
+def removed(fs: SimFS) -> None:
+    with small():
+        FileStore("/sim").remove_log()
+
+
 def recover(fs: SimFS, on_conflict: OnConflict = "raise") -> RecoveryReport:
     with small():
         return txfiles.recover("/sim", on_conflict=on_conflict)
+
+
+def fresh(fs: SimFS) -> None:
+    """A root that has seen no transaction."""
+    fs.put("/sim/a", "old a")
+    fs.sync_everything()
 
 
 def with_log(fs: SimFS) -> None:
@@ -217,7 +238,8 @@ def with_record(fs: SimFS) -> None:
 
 def check(fs: SimFS, allowed: Sequence[Tree]) -> None:
     assert fs.tree("/sim") in allowed, "the tree after recovery is none of those allowed"
-    left = fs.names("/sim/.txfiles") - {"format", "lock", "HEAD", "log", "tail"}
+    private = fs.names("/sim/.txfiles") if fs.exists("/sim/.txfiles") else set()
+    left = private - {"format", "lock", "HEAD", "log", "tail"}
     assert not left, f"left in the private directory: {left}"
     assert not fs.open_files
 
@@ -253,6 +275,10 @@ SCENARIOS = {
     one.name: one
     for one in [
         Scenario("log-first", files, [committed(write(a="new a"))], recover=recover, check=check),
+        Scenario("log-fresh", fresh, [committed(write(a="new a"))], recover=recover, check=check),
+        case("log-full-between", full(write(a="1", b="1")), committed(write(a="2")), full(delete("a"))),
+        case("log-behind-delete", full(delete("a")), committed(write(a="2"))),
+        case("log-removed", committed(write(a="1", b="2")), removed, full(write(a="3"))),
         case("log-two", committed(write(a="new a", b="new b", e="new e"))),
         case("log-delete", committed(both(write(a="new a"), delete("b")))),
         case("log-again", committed(write(a="new a", dir_new="1")), committed(write(a="third a", b="2"))),

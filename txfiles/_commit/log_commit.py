@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from txfiles._commit.checkpoint import begin_anew, checkpoint, sync_changed
-from txfiles._commit.durable import files_round, sync_private
+from txfiles._commit.durable import files_round
 from txfiles._commit.inventory import read_head
 from txfiles._commit.protocol import give_up, path_of
 from txfiles._disk.interrupts import give_way
@@ -58,7 +58,7 @@ def commit(home: Home, staging: Staging, file: LogFile, operations: list[Operati
         staging.tokens.keep_only({op.number for op in operations})
         if home.progress is not None:
             home.progress.begin(len(operations))
-        seq = _next_number(home, file)
+        seq = home.next_number(read_head(home)) if file.is_empty else file.seq + 1
         journal, contents = _journal(home, staging, file, operations, seq)
         now = time.time_ns()
         record = file.encode(journal, now, contents)
@@ -79,18 +79,6 @@ def commit(home: Home, staging: Staging, file: LogFile, operations: list[Operati
         _take_back_record(home, staging, file, cause)
     _apply(home, staging, file, journal)
     return True
-
-
-def _next_number(home: Home, file: LogFile) -> int:
-    """The first record of a log begins behind other commits; the last one of those must not come back and be settled
-    again, so that it is settled is made durable.
-    """
-    if not file.is_empty:
-        return file.seq + 1
-    head = read_head(home)
-    if head is not None and head.seq > file.seq:
-        sync_private(home)
-    return home.next_number(head)
 
 
 def _journal(
@@ -124,7 +112,11 @@ def _content(home: Home, name: bytes, expected: Identity) -> bytes | None:
 
 
 def _make_old_durable(home: Home, file: LogFile, journal: Journal) -> None:
-    """J3: what an earlier record put there needs no sync, for that is durable by its record, or by a checkpoint."""
+    """J3: what an earlier record put there needs no sync, for that is durable by its record, or by a checkpoint.
+
+    Where another protocol has changed a path since, its journal must not come back to find what is put there now. So
+    the private directory is synced, too.
+    """
     known = file.read()
     unknown = {op.path for op in journal.ops if not known.vouches_for(op.path, op.old)}
     if unknown:
