@@ -148,6 +148,8 @@ def root(tmp_path: Path, watch: Callable[[Path], Path]) -> Path:
 def _nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     descriptors, threads = _descriptors(), set(threading.enumerate())
     yield
+    if (idle := sys.modules.get("txfiles._commit.idle")) is not None:
+        idle.forget()
     if request.node.stash.get(_failed, False):
         return
     if leaked := _descriptors() - descriptors:

@@ -570,3 +570,8 @@ async def wait_for_change(look: Callable[[], str], since: str, timeout: float | 
             break
         await asyncio.sleep(min(pause, left))
     return version
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """What it returns, from a thread of the event loop's pool."""
+    return await asyncio.get_running_loop().run_in_executor(None, call)

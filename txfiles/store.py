@@ -321,6 +321,18 @@ class FileStore:
             follow = self._links == "follow"
             checkpoint.remove_log(paths.encode(self._root), self._timeout, self._accept, follow=follow)
 
+    async def async_checkpoint(self) -> None:
+        """`checkpoint` for asyncio, in a thread. A cancelled one comes to its end there."""
+        from txfiles.aio import in_thread
+
+        await in_thread(self.checkpoint)
+
+    async def async_close(self) -> None:
+        """`close` for asyncio, as `async_checkpoint`."""
+        from txfiles.aio import in_thread
+
+        await in_thread(self.close)
+
     # -- object storage -----------------------------------------------------------------------------------------
 
     def tag(self, name: str, snapshot: Snapshot | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from txfiles._calls.changing import Changing
 from txfiles._calls.leaving import Exit
 from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far, root_of
-from txfiles._commit import levels, two_phase
+from txfiles._commit import idle, levels, two_phase
 from txfiles._commit.home import Home, locate
 from txfiles._commit.protocol import run_to_end
 from txfiles._disk import system
@@ -208,8 +208,8 @@ class FileTransaction(Changing):
                 if self._progress is not None:
                     self._progress.begin(1)
                     self._progress.step()
-            else:
-                levels.commit(self._home, self._staging, self._durability)
+            elif logged := levels.commit(self._home, self._staging, self._durability):
+                idle.expect(self._fs, self._root, logged)
             self._outcome = "after"
         except BaseException as failure:
             self._end_interrupted(failure)

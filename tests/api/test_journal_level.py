@@ -6,7 +6,8 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 import txfiles
 from tests.support.boundary import nth_call, tree
 from tests.support.mounts import tmpfs
+from tests.support.procs import run_python
 from txfiles import (
     AsyncDocuments,
     AsyncFileTransaction,
@@ -24,7 +26,8 @@ from txfiles import (
     FileTransaction,
     commit_prepared,
 )
-from txfiles._commit import home
+from txfiles._commit import home, idle, levels
+from txfiles._commit.home import Home
 from txfiles._disk import system
 from txfiles._format import layout, log
 from txfiles._groups import threads as gatherings
@@ -307,15 +310,18 @@ def test_an_older_txfiles_refuses_a_root_with_a_log(
         with pytest.raises(JournalVersionError, match="txfiles 2 flock"):
             put(FileStore(root), a="3")
     assert tree(root) == before
+    version = store.state_version()
     store.remove_log()
+    assert store.state_version() != version
     assert private(root) == ["HEAD", "format", "lock"]
     assert (root / ".txfiles" / "format").read_bytes() == b"txfiles 1 flock\n"
+    assert (root / ".txfiles" / "HEAD").read_bytes().startswith(b"txfiles journal 1 ")
     with monkeypatch.context() as patch:
         an_older_one(patch)
         put(FileStore(root), a="3")
     head = txfiles.status(root).head
     assert head is not None
-    assert head.sequence == 3, "the number goes on, and no version comes back"
+    assert head.sequence == 4, "the number goes on, and no version comes back"
     put(store, a="4")
     assert records(root) == 1
 
@@ -438,3 +444,132 @@ def test_a_group_shares_a_commit_through_the_log(root: Path, store: FileStore) -
         thread.join()
     assert (root / "count").read_text(encoding="utf-8") == "9"
     assert records(root) == 2
+
+
+# -- checkpoints by themselves --------------------------------------------------------------------------------------
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        threading.Event().wait(0.005)
+
+
+def number(root: Path) -> int:
+    """Of the last commit in the log."""
+    with Home.open(system.current(), os.fsencode(root), create=False) as opened:
+        assert levels.rests(opened)
+        file = levels.log_of(opened)
+        assert file is not None
+        return file.seq
+
+
+def test_a_log_that_nobody_commits_to_is_checkpointed(
+    root: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idle, "AFTER", 0.01)
+    put(store, a="1")
+    until(lambda: records(root) == 0)
+    put(store, a="2")
+    until(lambda: records(root) == 0)
+    until(lambda: idle._waiting.thread is None)
+    assert (root / "a").read_text(encoding="utf-8") == "2"
+
+
+def test_it_is_for_those_who_have_committed_since(root: Path, store: FileStore) -> None:
+    put(store, a="1")
+    first = number(root)
+    put(store, a="2")
+    idle._checkpoint(os.fsencode(root), first)
+    assert records(root) == 2
+    idle._checkpoint(os.fsencode(root), first + 1)
+    assert records(root) == 0
+
+
+def test_a_busy_root_is_asked_again_later(root: Path, store: FileStore) -> None:
+    put(store, a="1")
+    seq = number(root)
+    idle.forget()
+    with store.transaction():
+        thread = threading.Thread(target=idle._checkpoint, args=(os.fsencode(root), seq))
+        thread.start()
+        thread.join()
+        assert [one for _, one in idle._waiting.due.values()] == [seq]
+    assert records(root) == 1
+
+
+def test_one_that_fails_is_told_in_the_log_and_left_to_recovery(
+    root: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(store, a="1")
+    seq = number(root)
+
+    class Failing(system.KernelFS):
+        def run_all(self, jobs: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(idle, "_fs", Failing())
+    idle._checkpoint(os.fsencode(root), seq)
+    assert "the checkpoint of its log failed" in caplog.text
+    put(store, b="1")
+    assert records(root) == 1
+    assert (root / "a").read_text(encoding="utf-8") == "1"
+
+
+def test_a_root_that_is_gone_or_pending_is_let_be(root: Path, store: FileStore) -> None:
+    put(store, a="1")
+    seq = number(root)
+    (root / ".txfiles" / f"{'0' * 32}.0").write_bytes(b"")
+    idle._checkpoint(os.fsencode(root), seq)
+    assert records(root) == 1
+    store.recover()
+    idle._checkpoint(os.fsencode(root) + b"/none", seq)
+
+
+def test_it_does_not_keep_the_interpreter_alive(root: Path) -> None:
+    code = f"""
+import sys, time
+from txfiles import FileStore
+from txfiles._commit import idle
+idle.AFTER = 1000
+with FileStore({str(root)!r}, durability="journal").transaction() as tx:
+    tx.write("a", "1")
+assert idle._waiting.thread.is_alive()
+"""
+    assert run_python(code, timeout=60).returncode == 0
+    assert records(root) == 1
+
+
+def test_a_fork_finds_one_thread_and_the_child_has_its_own(root: Path, store: FileStore) -> None:
+    """Later Pythons warn of a fork beside threads."""
+    put(store, a="1")
+    assert idle._waiting.thread is not None
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            assert threading.active_count() == 1
+            assert not idle._waiting.due
+            put(store, a="2")
+            assert idle._waiting.thread is not None
+            code = 0
+        finally:
+            os._exit(code)
+    assert idle._waiting.thread is None
+    assert os.waitpid(child, 0)[1] == 0
+    put(store, a="3")
+    assert idle._waiting.thread is not None
+    assert records(root) == 3
+
+
+def test_async_twins(root: Path, store: FileStore) -> None:
+    async def run(end: Callable[[], Awaitable[None]]) -> None:
+        async with store.async_transaction() as tx:
+            await tx.write("a", "1")
+        assert records(root) == 1
+        await end()
+        assert records(root) == 0
+
+    asyncio.run(run(store.async_checkpoint))
+    asyncio.run(run(store.async_close))

@@ -66,6 +66,7 @@ LAYERS = """
     _reading.question
     _reading.lookout  _reading.overlay
 
+    _commit.idle
     _commit.levels  _commit.two_phase
     _commit.recover
     _commit.log_recovery
@@ -113,7 +114,7 @@ DOORS = {
     "_disk": {"allowance", "interrupts", "lock", "metadata", "rounds", "system"},
     "_tree": {"borders", "facts", "staging", "streams", "subtrees", "tokens", "tree", "view"},
     "_calls": {"changing", "content", "leaving", "opening", "plan", "progress", "session", "settings"},
-    "_commit": {"evidence", "home", "inventory", "levels", "protocol", "recover", "two_phase"},
+    "_commit": {"evidence", "home", "idle", "inventory", "levels", "protocol", "recover", "two_phase"},
     "_documents": {"codecs", "document", "family", "members", "patterns"},
     "_reading": {"lookout", "nothing", "question", "reader", "resting"},
     "objects": {"collect", "compact", "engine", "far", "reader", "root", "state", "tags"},

@@ -3,6 +3,7 @@
 May know: `_tree`. Begin with the head of `protocol`: the guarantee, the invariants, the decision table. `home` is an
 open root, `durable` the sync rounds, `evidence` what the disk says about a transaction, `inventory` what lies in the
 private directory, `recover` the decisions, `two_phase` the wait for somebody else's.
-A second protocol, through a log of many transactions, is not used by any setting yet: `logfile` is the file,
-`log_commit` the commit (its invariants are at its head), `checkpoint` its end, `log_recovery` the decisions.
+A second protocol goes through a log of many transactions: `logfile` is the file, `log_commit` the commit (its
+invariants are at its head), `checkpoint` its end, `restore` what is put in place from the records, `log_recovery` the
+decisions. `levels` says which of the two a transaction goes by, `idle` ends a log that nobody commits to.
 """

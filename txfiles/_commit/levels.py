@@ -68,8 +68,11 @@ def rests(home: Home) -> bool:
     return file is not None and file.phase() == "applied"
 
 
-def commit(home: Home, staging: Staging, level: Durability) -> None:
-    """Make the change. Raises what `Commit` does, and an error of the caller's when nothing has changed."""
+def commit(home: Home, staging: Staging, level: Durability) -> int:
+    """Make the change; its number if it went through the log, else 0.
+
+    Raises what `Commit` does, and an error of the caller's when nothing has changed.
+    """
     operations: list[Operation] | None = None
     if level == "journal":
         with _giving_up(home, staging):
@@ -77,9 +80,10 @@ def commit(home: Home, staging: Staging, level: Durability) -> None:
             operations = staging.plan()
             file = _log_for(home, operations)
         if file is not None and log_commit.commit(home, staging, file, operations):
-            return
+            return file.seq
     if (journal := make_ready(home, staging, level, operations=operations)) is not None:
         Commit(home, journal)()
+    return 0
 
 
 def make_ready(
@@ -151,7 +155,7 @@ def remove_log(home: Home) -> None:
     file = log_of(home)
     if file is not None:
         checkpoint(home, file)
-        _write_head(home, file.seq)
+        _write_head(home)
         home.close_log()
         home.remove(layout.LOG)
         home.remove(layout.TAIL)
@@ -161,16 +165,14 @@ def remove_log(home: Home) -> None:
         home_round(home)
 
 
-def _write_head(home: Home, seq: int) -> None:
-    head = read_head(home)
-    if head is not None and head.seq >= seq:
-        return
-    fs, tid = home.fs, home.fs.random_id()
+def _write_head(home: Home) -> None:
+    """Of a transaction that changes nothing, as the first txfiles wrote it."""
+    fs, tid, seq = home.fs, home.fs.random_id(), home.next_number(read_head(home))
     name = layout.token(tid, 0)
     fd = fs.create(home.private_fd, name)
     try:
         ino = home.share(fd).st_ino
-        journal = Journal(tid, seq, "full", fs.boot_id(), ino, (), (), born=fs.born(fd))
+        journal = Journal(tid, seq, "full", fs.boot_id(), ino, (), (), version=1, born=fs.born(fd))
         write_all(fs, fd, codec.encode(journal))
         sync_open(home, fd)
         fs.rename(home.private_fd, name, home.private_fd, layout.HEAD)

@@ -81,16 +81,23 @@ def restore(home: Home, records: Sequence[Record], on_conflict: Choice, *, is_co
     if on_conflict == "roll-forward":
         todo += foreign
     tokens = Tokens(home.fs, home.private_fd, home.fs.random_id(), durable=True)
-    made = [(final, _make(tokens, final)) for final in todo if final.op.kind == "write"]
+    try:
+        _replace(home, tokens, [final for final in todo if final.op.kind == "write"])
+    finally:
+        tokens.forget()
+    for final in todo:
+        if final.op.kind == "delete" and home.tree.stat(final.op.path) is not None:
+            home.fs.unlink(*home.tree.at(final.op.path))
+    return [final.op.path for final in todo]
+
+
+def _replace(home: Home, tokens: Tokens, todo: list[Final]) -> None:
+    made = [(final, _make(tokens, final)) for final in todo]
     home.fs.run_all([tokens.sync(number) for _, number in made])
     tokens.close()
     for final, number in made:
         with paths.Naming(final.op.path, always=True):
             home.fs.rename(home.private_fd, tokens.name(number), *home.tree.at(final.op.path))
-    for final in todo:
-        if final.op.kind == "delete" and home.tree.stat(final.op.path) is not None:
-            home.fs.unlink(*home.tree.at(final.op.path))
-    return [final.op.path for final in todo]
 
 
 def _make(tokens: Tokens, final: Final) -> int:

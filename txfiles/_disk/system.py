@@ -120,7 +120,7 @@ class FileSystem(Protocol):
     def pid(self) -> int: ...
     def ids(self) -> tuple[int, int]: ...
     def umask(self, at: int, parent: bytes) -> int: ...
-    def on_fork(self, callback: Callable[[], None]) -> None: ...
+    def on_fork(self, callback: Callable[[], None], *, before: Callable[[], None] | None = None) -> None: ...
 
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -556,9 +556,12 @@ class KernelFS:
         finally:
             self.close(fd)
 
-    def on_fork(self, callback: Callable[[], None]) -> None:
+    def on_fork(self, callback: Callable[[], None], *, before: Callable[[], None] | None = None) -> None:
+        """Call it in each forked child, and `before` in the parent before that."""
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=callback)
+            if before is not None:
+                os.register_at_fork(before=before)
 
 
 _boot: str | None = None
