@@ -39,7 +39,7 @@ def at_rest(root: Path) -> bool:
         tx.write("next", "works")
     with FileTransaction(root, timeout=0) as tx:
         tx.delete("next")
-    return sorted(os.listdir(root / ".txfiles")) == ["HEAD", "format", "lock"] and status(root).clean
+    return sorted(os.listdir(root / ".txfiles")) == ["HEAD", "format", "lock", "spare"] and status(root).clean
 
 
 def outcome(tx: AsyncFileTransaction) -> str:

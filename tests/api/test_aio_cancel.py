@@ -110,7 +110,7 @@ def check(root: Path, before: dict[str, object], kept: list[Any], where: str) ->
         rollback_prepared(root, kept[1])
     with FileTransaction(root, timeout=0, durability="process"):
         pass
-    assert set(os.listdir(root / ".txfiles")) == {"HEAD", "format", "lock"}, where
+    assert set(os.listdir(root / ".txfiles")) == {"HEAD", "format", "lock", "spare"}, where
     found = tree(root)
     assert found in (before, AFTER), where
     if kept:

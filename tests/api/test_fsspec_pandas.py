@@ -167,7 +167,7 @@ def test_killed_between_the_tables(fs: TxFilesFileSystem, root: Path, written: i
     before = set(os.listdir(root / ".txfiles"))
     assert len(before) >= 3 + written
     recover(root)
-    assert set(os.listdir(root / ".txfiles")) == {"format", "lock", "HEAD"}
+    assert set(os.listdir(root / ".txfiles")) == {"format", "lock", "HEAD", "spare"}
     assert generation(root) == 1
 
 

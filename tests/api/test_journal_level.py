@@ -313,7 +313,7 @@ def test_an_older_txfiles_refuses_a_root_with_a_log(
     version = store.state_version()
     store.remove_log()
     assert store.state_version() != version
-    assert private(root) == ["HEAD", "format", "lock"]
+    assert private(root) == ["HEAD", "format", "lock", "spare"]
     assert (root / ".txfiles" / "format").read_bytes() == b"txfiles 1 flock\n"
     assert (root / ".txfiles" / "HEAD").read_bytes().startswith(b"txfiles journal 1 ")
     with monkeypatch.context() as patch:
@@ -350,7 +350,7 @@ def test_without_a_log_there_is_nothing_to_remove(root: Path, store: FileStore) 
     assert not (root / ".txfiles").exists()
     put(FileStore(root), a="1")
     store.remove_log()
-    assert private(root) == ["HEAD", "format", "lock"]
+    assert private(root) == ["HEAD", "format", "lock", "spare"]
 
 
 def test_a_checkpoint_empties_the_log(root: Path, store: FileStore) -> None:

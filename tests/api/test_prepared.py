@@ -63,7 +63,7 @@ def waiting(root: Path) -> list[str]:
 
 
 def resting(root: Path) -> bool:
-    return set(os.listdir(root / ".txfiles")) == {"format", "lock", "HEAD"}
+    return set(os.listdir(root / ".txfiles")) == {"format", "lock", "HEAD", "spare"}
 
 
 # -- one process ----------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def test_what_is_recovered_is_reported(used: Path, death: str, durability: Any) 
         assert report.rolled_forward + report.rolled_back == done
         assert [transaction.paths for transaction in done] == [PATHS]
         assert [transaction.transaction_id for transaction in done] == [one.transaction_id for one in pending.pending]
-    assert _private(used) == ["HEAD", "format", "lock"]
+    assert _private(used) == ["HEAD", "format", "lock", "spare"]
     assert recover(used) == RecoveryReport()
     assert recover(used).clean
     assert status(used).clean
@@ -241,7 +241,7 @@ def test_an_edit_since_the_crash_is_a_conflict_until_it_is_decided(used: Path, d
     assert tree(used) == DECISIONS[decision]
     assert bool(report.rolled_back) == (decision == "roll-back")
     assert bool(report.rolled_forward) == (decision != "roll-back")
-    assert _private(used) == ["HEAD", "format", "lock"]
+    assert _private(used) == ["HEAD", "format", "lock", "spare"]
     with FileTransaction(used, timeout=0) as tx:
         tx.write("b", "next")
 

@@ -28,7 +28,7 @@ def _at_rest(root: Path) -> bool:
         tx.write("next", "works")
     with FileTransaction(root, timeout=0) as tx:
         tx.delete("next")
-    return _private(root) == ["HEAD", "format", "lock"] and status(root).clean
+    return _private(root) == ["HEAD", "format", "lock", "spare"] and status(root).clean
 
 
 def test_the_explicit_form(root: Path) -> None:

@@ -94,7 +94,12 @@ def change(files: FileTransaction) -> None:
 
 
 def resting(store: FileStore) -> bool:
-    return status(store.root).clean and set(os.listdir(Path(store.root, ".txfiles"))) <= {"format", "lock", "HEAD"}
+    return status(store.root).clean and set(os.listdir(Path(store.root, ".txfiles"))) <= {
+        "format",
+        "lock",
+        "HEAD",
+        "spare",
+    }
 
 
 # -- one transaction ------------------------------------------------------------------------------------------------

@@ -116,6 +116,7 @@ from tests.crash.steps_of_syncs import (
 )
 from tests.crash.steps_of_versions import old_b_is_there
 from tests.crash.test_simfs_engine import commit, files, write
+from tests.crash.test_spare import MADE
 from txfiles import recover
 from txfiles.errors import RecoveryConflictError, RecoveryError
 from txfiles.testing import Scenario
@@ -123,6 +124,7 @@ from txfiles.testing import Scenario
 EXTRA = {
     scenario.name: scenario
     for scenario in [
+        MADE,
         Scenario("fresh-root", fresh_root, [in_fresh_root], recover=recover_fresh_root, check=there_once_returned),
         Scenario("delete-tree", files, [commit(old_tree)]),
         Scenario("given-up", files, [failing(WRITES, "sync_dir", 1, flushed=False), theirs]),

@@ -106,4 +106,4 @@ def prepare(scenario: Scenario, root: Path) -> Tree:
 
 
 def resting(root: Path) -> bool:
-    return set(os.listdir(root / ".txfiles")) <= {"format", "lock", "HEAD"}
+    return set(os.listdir(root / ".txfiles")) <= {"format", "lock", "HEAD", "spare"}

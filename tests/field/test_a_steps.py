@@ -152,8 +152,9 @@ def test_a23_mode_owner_and_attributes_before_the_sync(place: Places, filesystem
     )
     done.check()
     seen = set()
+    [journal] = {p for call in done.named(*RENAME) for p in call.paths if _state(p) == "committed"}
     for path in {p for call in done.named("openat") if "O_CREAT" in call.args for p in call.paths}:
-        if _state(path) != "token":
+        if _state(path) != "token" or not path.startswith(journal.removesuffix("committed")):
             continue
         on_it = [call.name for call in done.calls if call.paths[:1] == [path]]
         if "fsync" in on_it:

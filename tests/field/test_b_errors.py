@@ -307,8 +307,12 @@ def test_b22_b25_no_weaker_way_when_rename_fails(root: Path, error: str) -> None
     inodes = {name: (root / name).stat().st_ino for name in OLD}
     done = traced(_SAVE, root, faults=[Fault(RENAME, error=error, when=3)])
     first, second = _said(done)
-    assert first[:3] == ["CommitError", "before", str(getattr(errno, error))]
-    assert "'b'" in first[3]
+    if error in ("ENOSPC", "EDQUOT"):
+        assert first == ["done"], "the spare makes room"
+    else:
+        assert first[:3] == ["CommitError", "before", str(getattr(errno, error))]
+        assert "'b'" in first[3]
+        assert inodes != {name: (root / name).stat().st_ino for name in OLD}
     renames = [call for call in done.named(*RENAME) if not call.injected]
     assert not [call for call in renames if call.name == "renameat2"], "no flag that a file system may not know"
     targets = {str(root / name) for name in OLD}
@@ -317,7 +321,6 @@ def test_b22_b25_no_weaker_way_when_rename_fails(root: Path, error: str) -> None
             assert not targets.intersection(call.paths), "no target is written to in place"
             assert call.paths[0].startswith(f"{root}/.txfiles/"), "and nothing anywhere else"
     assert second == ["done"]
-    assert inodes != {name: (root / name).stat().st_ino for name in OLD}
     assert tree(root) == NEW
 
 

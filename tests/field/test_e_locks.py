@@ -207,7 +207,7 @@ def test_e02_a_forked_child_ends_without_touching_anything(root: Path, way: str,
     """
     done = run_python(textwrap.dedent(code) + textwrap.dedent(FORKS[how]) + "print(listing())\n", root)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "['HEAD', 'format', 'lock']\n"
+    assert done.stdout == "['HEAD', 'format', 'lock', 'spare']\n"
     assert tree(root) == {"a": b"staged"}
 
 
@@ -436,7 +436,7 @@ def test_e07_e08_without_file_locks_it_fails_at_the_beginning(root: Path, error:
     said = done.check().stdout.splitlines()
     known = error in ("ENOSYS", "ENOLCK", "EOPNOTSUPP")
     assert said[0] == f"{'UnsupportedFilesystemError' if known else 'OSError'} {root}/.txfiles/lock"
-    assert said[1] == ("['lock']" if fresh else "['HEAD', 'format', 'lock']")
+    assert said[1] == ("['lock']" if fresh else "['HEAD', 'format', 'lock', 'spare']")
     assert time.monotonic() - began < 10
     assert tree(root) == before
     _save(root, timeout=0)

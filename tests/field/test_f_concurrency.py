@@ -25,7 +25,7 @@ from txfiles import FileStore, FileTransaction, recover, status
 from txfiles._disk import system
 from txfiles.errors import CommitError, ConflictError, LockTimeoutError, SnapshotExpiredError, TransactionClosedError
 
-PERMANENT = ["HEAD", "format", "lock"]
+PERMANENT = ["HEAD", "format", "lock", "spare"]
 
 
 def _private(root: Path) -> list[str]:
@@ -364,7 +364,7 @@ def test_f05_nobody_clears_away_what_a_live_writer_has_staged(root: Path, at: in
     with child(STOPPED, root, "write", at, age) as writer:
         assert writer.wait_for_stop()
         staged = _private(root)
-        assert len(staged) == 3 + at
+        assert len(staged) == 4 + at
         then = time.time() - age
         for name in (*PERMANENT, "."):
             os.utime(root / ".txfiles" / name, (then, then))
@@ -392,7 +392,7 @@ def test_f07_a_hundred_kills_leave_no_more_than_one(root: Path, call: str) -> No
     (root / "b").chmod(0o640)
     for _ in range(20):
         killed(lambda: _save(root, "x" * 100_000, "a", "b"), call, 2)
-        assert len(_private(root)) <= 3 + 5
+        assert len(_private(root)) <= 4 + 5
     FileTransaction(root, timeout=0).begin().rollback()
     assert _private(root) == PERMANENT
     assert sorted(tree(root)) == ["a", "b"]
@@ -413,9 +413,9 @@ def test_f07_killed_at_any_moment(root: Path) -> None:
     used = []
     for _ in killed_at_random(code, root, rounds=100 if DEEP else 12, longest=0.05):
         recover(root, timeout=5)
-        assert _private(root) in (PERMANENT, ["format", "lock"], ["lock"], [])
+        assert _private(root) in (PERMANENT, PERMANENT[:3], ["format", "lock"], ["lock"], [])
         used.append(sum(path.lstat().st_size for path in root.rglob("*") if path.is_file()))
-    assert max(used) < 200_000
+    assert max(used) < 200_000 + (64 << 10), "the spare"
 
 
 def test_f14_the_losers_clear_away_only_their_own(root: Path) -> None:

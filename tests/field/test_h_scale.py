@@ -36,7 +36,7 @@ MANY = """
         for name in names:
             with open(os.path.join(root, name)) as file:
                 assert file.read() == content
-        assert sorted(os.listdir(root + "/.txfiles")) == ["HEAD", "format", "lock"]
+        assert sorted(os.listdir(root + "/.txfiles")) == ["HEAD", "format", "lock", "spare"]
 """
 STEPS = {
     "commit": """

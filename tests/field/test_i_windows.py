@@ -26,7 +26,7 @@ def _save(root: Path, content: str, *names: str) -> None:
 
 
 def _leftovers(root: Path) -> list[str]:
-    return sorted({path.name for path in (root / ".txfiles").iterdir()} - {"format", "lock", "HEAD"})
+    return sorted({path.name for path in (root / ".txfiles").iterdir()} - {"format", "lock", "HEAD", "spare"})
 
 
 # -- I01: a rename that is refused for a moment ---------------------------------------------------------------------

@@ -31,7 +31,7 @@ def test_n29_git_takes_no_notice(tmp_path: Path, place: str) -> None:
     assert _git(tmp_path, "ls-files").split() == ["a" if root == tmp_path else "data/a"]
     _git(tmp_path, "commit", "-qm", "x")
     _git(tmp_path, "clean", "-fdq")
-    assert sorted(os.listdir(root / ".txfiles")) == [".gitignore", "HEAD", "format", "lock"]
+    assert sorted(os.listdir(root / ".txfiles")) == [".gitignore", "HEAD", "format", "lock", "spare"]
     _git(tmp_path, "stash", "-uq")
     _git(tmp_path, "clean", "-fdq")
     assert status(root).clean
@@ -72,4 +72,4 @@ def test_n29_a_root_without_the_file_is_as_good(root: Path) -> None:
 def test_n29_elsewhere_there_is_no_such_file(root: Path) -> None:
     with FileTransaction(root) as tx:
         tx.write("a", b"1")
-    assert sorted(os.listdir(root / ".txfiles")) == ["HEAD", "format", "lock"]
+    assert sorted(os.listdir(root / ".txfiles")) == ["HEAD", "format", "lock", "spare"]

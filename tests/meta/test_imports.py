@@ -72,7 +72,7 @@ LAYERS = """
     _commit.log_recovery
     _commit.log_commit
     _commit.checkpoint  _commit.protocol
-    _commit.logfile  _commit.restore
+    _commit.logfile  _commit.restore  _commit.spare
     _commit.durable  _commit.evidence  _commit.inventory
     _commit.home
 

@@ -27,6 +27,8 @@ from txfiles.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from txfiles._calls.progress import Progress
     from txfiles._disk.system import FileSystem, Stat
     from txfiles._format.journal import Head, Journal
@@ -71,6 +73,8 @@ class Home:
         self.tree = Tree(fs, root_fd, root, follow=follow)
         self.lock = make_lock(fs, private_fd, root)
         self.sync_failed = False
+        self.lacks_spare = False  # as far as anybody has looked
+        self.is_full = False  # somebody found no room
         self.allowance: Allowance = Allowance(root)  # whoever is allowed more puts another one here
         self.progress: Progress | None = None  # of the commit, where somebody asked
         self.log: Log | None = None  # open, and at rest, where there is one and a transaction has begun
@@ -365,17 +369,23 @@ class Home:
         text = text or found or layout.FORMAT_TEXT
         if self._is_in_git():
             self._write_ignore()
+        self.make(
+            layout.FORMAT, lambda fd: write_all(self.fs, fd, text), durable=bool(found)
+        )  # where something needs it
+
+    def make(self, name: bytes, fill: Callable[[int], None], *, durable: bool) -> None:
+        """Make a permanent file anew, under another name until it is whole."""
         temp = layout.token(self.fs.random_id(), 0)
         try:
             fd = self.fs.create(self.private_fd, temp)
             try:
-                write_all(self.fs, fd, text)
+                fill(fd)
                 self.share(fd)
-                if found:
-                    self.fs.sync_file(fd)  # there is something that needs it
+                if durable:
+                    self.fs.sync_file(fd)
             finally:
                 self.fs.close(fd)
-            self.fs.rename(self.private_fd, temp, self.private_fd, layout.FORMAT)
+            self.fs.rename(self.private_fd, temp, self.private_fd, name)
         except BaseException:
             self.remove(temp)
             raise

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from txfiles._format.journal import Durability, Operation, Synced
     from txfiles._tree.staging import Staging
 
+_WITHOUT_LOG = ("btrfs", "memory")
 _NO_LOG = (*NO_ROOM, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
@@ -59,7 +60,9 @@ def rests(home: Home) -> bool:
     """Nothing to recover and nothing to write: the permanent files, a format that is ours, a log without a commit that
     was cut off. The usual case.
     """
-    names = layout.ours(home.names())
+    there = home.names()
+    home.lacks_spare = layout.SPARE not in there
+    names = layout.ours(there)
     if names == layout.PERMANENT:
         return home.format_is_ours()
     if layout.LOG not in names or not names <= layout.LASTING or home.format() != layout.FORMAT_WITH_LOG:
@@ -189,7 +192,7 @@ def _log_for(home: Home, operations: list[Operation]) -> LogFile | None:
 
 
 def _make_log(home: Home) -> LogFile | None:
-    if home.fs.kind(home.private_fd) or not home.fs.session(home.private_fd):
+    if home.fs.kind(home.private_fd) in _WITHOUT_LOG or not home.fs.session(home.private_fd):
         return None
     try:
         home.log = file = LogFile.make(home, 1, home.next_number(read_head(home)) - 1)

@@ -56,15 +56,17 @@ import errno
 import stat
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from txfiles._commit import spare
 from txfiles._commit.durable import first_round, home_round, second_round, sync_directories, sync_open, sync_private
 from txfiles._commit.evidence import Evidence, same_inode
 from txfiles._commit.inventory import read_head
 from txfiles._disk import metadata
 from txfiles._disk.allowance import UnsyncedDirectoryError
 from txfiles._disk.interrupts import give_way
-from txfiles._disk.system import NO_ROOM, write_all
+from txfiles._disk.system import write_all
 from txfiles._format import journal as codec
 from txfiles._format import layout, paths
 from txfiles._format.journal import Exit, Head, Journal, Operation, Synced
@@ -175,7 +177,7 @@ def _write_intent(
             boot=fs.boot_id(),
             ino=ino,
             born=fs.born(fd),
-            ops=tuple(_secure(home, staging, op) for op in operations),
+            ops=tuple(_with_room(home, head, partial(_secure, home, staging, op)) for op in operations),
             dirs=directories(home, operations, exits),
             two_phase=two_phase,
             exits=exits,
@@ -190,6 +192,7 @@ def _write_intent(
                 raise
 
         _with_room(home, head, write)
+        spare.require(home, len(operations))
         if durability == "full":
             fs.start_writeback(fd)
     finally:
@@ -198,17 +201,16 @@ def _write_intent(
 
 
 def _with_room(home: Home, head: Head | None, step: Callable[[], T]) -> T:
-    """Do it; on a full disk once more in the room of HEAD, so that deleting is possible there, too.
+    """Do it; on a full disk again in the room of the spare, and of HEAD, so that deleting is possible there, too.
 
     A transaction that ends without a new HEAD leaves a root that has none: the next one syncs more than it needs.
     """
-    try:
-        return step()
-    except OSError as error:
-        if error.errno not in NO_ROOM or head is None:
-            raise
-    home.remove(layout.HEAD)
-    return step()
+    while True:
+        try:
+            return step()
+        except OSError as error:
+            if not spare.give(home, error, *(() if head is None else (layout.HEAD,))):
+                raise
 
 
 def _secure(home: Home, staging: Staging, op: Operation) -> Operation:
@@ -384,6 +386,8 @@ class Commit:
             if self.state == "prepared" and self.durable:
                 sync_private(self.home)  # a decision must not be lost: nothing else would prove it
         except OSError as error:
+            if spare.give(self.home, error):
+                return
             if self.state == "prepared":
                 message = f"the decision in {self.shown!r} could not be made durable: {self._told(error)}"
                 self._fail(CommitOutcomeUnknownError(message, path=self.shown), error)
@@ -400,6 +404,8 @@ class Commit:
         try:
             apply(self.home, self.journal)
         except Exception as cause:
+            if spare.give(self.home, cause):
+                return
             if (known := self._crossing(cause)) is not None:
                 self._fail(known, cause)
             elif isinstance(cause, OSError) and not isinstance(cause, TxFilesError):
@@ -417,7 +423,8 @@ class Commit:
                 begin_undo(self.home, self.journal)
                 self._tell_what_is_theirs(finish_undo(self.home, self.journal))
         except (OSError, TxFilesError) as error:
-            self._fail_undo(error)
+            if not spare.give(self.home, error):
+                self._fail_undo(error)
         else:
             self._next = self._retire  # not again from the start: a token that is gone would count as applied
 
@@ -484,7 +491,11 @@ class Commit:
         try:
             settle(self.home, self.journal)
         except OSError as error:
+            if spare.give(self.home, error):
+                return
             self._fail(self._settle_error(error), error)
+        else:
+            spare.keep(self.home, durable=self.durable)
         self._next = None
 
     def _settle_error(self, error: OSError) -> SettleError:

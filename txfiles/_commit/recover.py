@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from txfiles._commit import inventory, log_recovery
+from txfiles._commit import inventory, log_recovery, spare
 from txfiles._commit.durable import second_round, sync_directories, sync_private
 from txfiles._commit.evidence import Evidence
 from txfiles._commit.logfile import LogFile
@@ -73,6 +73,19 @@ class RecoveryReport:
 def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bool = True) -> RecoveryReport:
     """Bring the root to rest. Raises `RecoveryError` and its kinds; `OSError` where the disk does not answer."""
     report = RecoveryReport()
+    try:
+        _bring_to_rest(home, on_conflict, report, durable=durable)
+    except OSError as error:
+        if not spare.give(home, error):
+            raise
+        _bring_to_rest(home, on_conflict, report, durable=durable)
+    finally:
+        report.given_up += home.allowance.given_up
+        _tell(home, report)
+    return report
+
+
+def _bring_to_rest(home: Home, on_conflict: OnConflict, report: RecoveryReport, *, durable: bool) -> None:
     left = layout.ours(home.names()) - layout.LASTING
     if left and (durable or any(_is_durable(home, name) for name in left)):
         sync_private(home)  # what is seen from here on is what is durable
@@ -80,18 +93,13 @@ def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bo
     check_format(home, found)
     if found.pending:
         home.require_no_sandbox()
-    try:
-        for pending in found.pending:
-            with _explaining(home, pending):
-                _recover_one(home, pending, found, on_conflict, report)
-        _recover_log(home, on_conflict, report)
-        _remove_loose(home, found, report)
-    finally:
-        report.given_up += home.allowance.given_up
-        _tell(home, report)
+    for pending in found.pending:
+        with _explaining(home, pending):
+            _recover_one(home, pending, found, on_conflict, report)
+    _recover_log(home, on_conflict, report)
+    _remove_loose(home, found, report)
     report.unknown += [paths.decode(name) for name in found.unknown]
     report.foreign += [paths.decode(name) for name in found.foreign]
-    return report
 
 
 def _recover_log(home: Home, on_conflict: OnConflict, report: RecoveryReport) -> None:

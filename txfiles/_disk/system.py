@@ -83,6 +83,7 @@ class FileSystem(Protocol):
     def allocate(self, fd: int, size: int) -> None: ...
     def write_in_place(self, fd: int) -> None: ...
     def kind(self, fd: int) -> str: ...
+    def free(self, fd: int) -> int: ...
     def seek(self, fd: int, offset: int, whence: int) -> int: ...
     def truncate(self, fd: int, size: int) -> None: ...
     def fileno(self, fd: int) -> int: ...
@@ -318,12 +319,17 @@ class KernelFS:
                 fcntl.ioctl(fd, _FS_IOC_SETFLAGS, struct.pack("l", found | _NOCOW))
 
     def kind(self, fd: int) -> str:
-        """`"btrfs"` or `"memory"` (tmpfs, ramfs) where a file is on such a file system: statfs(2); else empty."""
+        """`"btrfs"`, `"ext"` (2 to 4), `"memory"` (tmpfs, ramfs): the kind that a file is on, statfs(2); else empty."""
         call = getattr(_libc, "fstatfs", None) if _LINUX else None
         buffer = bytearray(256)
         if call is None or call(fd, _Buffer.from_buffer(buffer)) != 0:
             return ""
         return _KINDS.get(struct.unpack_from("l", buffer)[0] & 0xFFFFFFFF, "")
+
+    def free(self, fd: int) -> int:
+        """Bytes that the caller can still write on the file system of `fd`: statvfs(3)."""
+        found = os.fstatvfs(fd)
+        return found.f_bavail * found.f_frsize
 
     def seek(self, fd: int, offset: int, whence: int) -> int:
         return os.lseek(fd, offset, whence)
@@ -586,7 +592,7 @@ _FSXATTR = struct.Struct("=I8xI12x")  # fsx_xflags, fsx_projid
 _FS_IOC_FSGETXATTR, _PROJINHERIT = 0x801C581F, 0x200
 _FS_IOC_GETFLAGS = 2 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 1
 _FS_IOC_SETFLAGS, _NOCOW = 1 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 2, 0x00800000
-_KINDS = {0x9123683E: "btrfs", 0x01021994: "memory", 0x858458F6: "memory"}  # magic numbers of statfs(2)
+_KINDS = {0x9123683E: "btrfs", 0x01021994: "memory", 0x858458F6: "memory", 0xEF53: "ext"}  # magic numbers of statfs(2)
 _MASK, _BORN, _MOUNT = struct.Struct("=I"), struct.Struct("=80xqI"), struct.Struct("=144xQ")  # of struct statx
 
 

@@ -4,6 +4,7 @@
     lock                    the writers' lock file, never removed
     HEAD                    the journal of the last settled transaction
     log, tail               records of many transactions, and where they end (see `_format.log`)
+    spare                   room that is kept for a delete on a full disk
     .gitignore              lets git take no notice of the directory, and `git clean` leave it
     T.k                     the token of operation k of transaction T
     T.k.old                 what a write replaces
@@ -27,9 +28,10 @@ LOCK = b"lock"
 HEAD = b"HEAD"
 LOG = b"log"
 TAIL = b"tail"
+SPARE = b"spare"
 IGNORE = b".gitignore"
 PERMANENT = frozenset((FORMAT, LOCK, HEAD))
-LASTING = PERMANENT | {LOG, TAIL, IGNORE}  # what may be there at rest; the last one means nothing
+LASTING = PERMANENT | {LOG, TAIL, SPARE, IGNORE}  # what may be there at rest; the last two mean nothing
 FORMAT_TEXT = b"txfiles 1 flock\n"
 FORMAT_WITH_LOG = b"txfiles 2 flock\n"  # what there is before there is a log: a txfiles that knows of none stays out
 IGNORE_TEXT = b"# a journal that git removed or took back could not be recovered\n*\n"
@@ -57,7 +59,7 @@ class Name(NamedTuple):
 
 def ours(names: Iterable[bytes]) -> set[bytes]:
     """Those of the names that mean anything; the others are files that somebody else put into the directory."""
-    return {name for name in names if parse(name).kind != "unknown" and name != IGNORE}
+    return {name for name in names if parse(name).kind != "unknown" and name not in (SPARE, IGNORE)}
 
 
 def token(tid: str, number: int) -> bytes:

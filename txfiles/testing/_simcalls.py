@@ -233,6 +233,11 @@ class SimCalls(SimTree):
     def kind(self, fd: int) -> str:
         return self.options.kind
 
+    def free(self, fd: int) -> int:
+        self._fd(fd)
+        capacity = self.options.capacity  # where there is none, nobody tells it
+        return 0 if capacity is None else max(0, capacity - self.disk.used)
+
     def seek(self, fd: int, offset: int, whence: int) -> int:
         opened = self._fd(fd)
         bases = {os.SEEK_SET: 0, os.SEEK_CUR: opened.position, os.SEEK_END: len(self.disk.nodes[opened.serial].data)}
