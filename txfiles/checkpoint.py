@@ -11,6 +11,8 @@ from txfiles._disk import system
 from txfiles._disk.allowance import Allowance
 from txfiles._disk.interrupts import HeldBack
 from txfiles._disk.lock import here
+from txfiles._format import paths
+from txfiles.errors import SettleError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -22,7 +24,14 @@ def checkpoint(root: bytes, timeout: float | None, accept: Collection[Accept], *
     """See `FileStore.checkpoint`."""
     with _locked(root, timeout, accept, follow=follow) as home:
         if home is not None:
-            levels.empty_log(home)
+            try:
+                levels.empty_log(home)
+            except OSError as error:
+                shown = paths.decode(root)
+                message = (
+                    f"the commits in {shown!r} are safe in the log, but not in the files: {paths.told(error, root)}"
+                )
+                raise SettleError(f"{message}; the next transaction tries again", path=shown) from error
 
 
 def remove_log(root: bytes, timeout: float | None, accept: Collection[Accept], *, follow: bool) -> None:

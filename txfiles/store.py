@@ -296,7 +296,8 @@ class FileStore:
 
         Until then a power loss may leave old, mixed or empty files, which the next recovery puts right from the log. It
         happens by itself when the log is full, and about a second after the last commit of a process that goes on.
-        Does nothing where there is no log. Raises `LockTimeoutError`, `RecoveryError` and its kinds, and `OSError`.
+        Does nothing where there is no log. Raises `SettleError` where the disk fails: the log keeps what it has. Raises
+        `LockTimeoutError`, `RecoveryError` and its kinds, and `OSError` before it has begun.
 
         >>> store.checkpoint()
         """

@@ -19,7 +19,7 @@ from txfiles._commit.logfile import LogFile
 from txfiles._commit.recover import OnConflict
 from txfiles._disk import system
 from txfiles._format import log
-from txfiles.errors import CommitError
+from txfiles.errors import CommitError, CommitOutcomeUnknownError
 from txfiles.testing import Crash, Scenario, SimFS, Tree
 from txfiles.testing._simfs import KILL
 
@@ -165,6 +165,66 @@ def restart_dies(fs: SimFS) -> None:
         checkpoint(home, file)
 
 
+def renew_fails(fs: SimFS) -> None:
+    """The sync of the record fails, and then the one that makes the name of another log durable."""
+
+    def plan(number: int, name: str) -> None:
+        if name == "rename":
+            fs.plan = at_call("sync_dir", 1, fail)
+        if name == "sync_data":
+            fail()
+
+    with pytest.raises(CommitOutcomeUnknownError):
+        committed(WRITES, plan)(fs)
+
+
+def mounted_again(act: Callable[[SimFS], None]) -> Callable[[SimFS], None]:
+    """The same machine, and another mount: a sync may have failed with nobody left to tell."""
+
+    def step(fs: SimFS) -> None:
+        act(fs)
+        vars(fs).update(vars(remounted(fs)))
+
+    return step
+
+
+def remounted(fs: SimFS) -> SimFS:
+    survivor = fs.survive(KILL)
+    survivor.watch = fs.watch
+    survivor._mounted += 1
+    return survivor
+
+
+def edited(fs: SimFS) -> None:
+    """By another program, durably."""
+    fs.put("/sim/a", "theirs, later")
+    fs.sync_everything()
+
+
+def edited_unsynced(fs: SimFS) -> None:
+    fs.put("/sim/a", "theirs", synced=False)
+
+
+def tainted(fs: SimFS) -> None:
+    system_step(fs, renew_fails)
+
+
+def failing_checkpoint(fs: SimFS) -> None:
+    """Each sync of a file fails, also of those that are made anew."""
+
+    def plan(number: int, name: str) -> None:
+        if name == "sync_file":
+            fail()
+
+    committed(WRITES)(fs)
+    with at_rest() as (home, file), suppress(OSError):
+        fs.plan = plan
+        try:
+            checkpoint(home, file)
+        finally:
+            fs.plan = None
+
+
 def without_tail(fs: SimFS) -> None:
     """As after a power loss that has lost nothing else."""
     committed(WRITES)(fs)
@@ -251,6 +311,22 @@ def check_files(fs: SimFS, allowed: Sequence[Tree]) -> None:
     assert left in files, "the files after recovery are none of those allowed"
 
 
+def check_in_doubt(fs: SimFS, allowed: Sequence[Tree]) -> None:
+    """Before it there was a commit of which nobody knows."""
+    done = [{**tree, "b": tree["b"]._replace(content=b"new b")} for tree in allowed]
+    for tree in done:
+        if tree["a"].content == b"older a":
+            tree["a"] = tree["a"]._replace(content=b"third a")
+    check(fs, [*allowed, *done])
+
+
+def check_but_theirs(fs: SimFS, allowed: Sequence[Tree]) -> None:
+    """What they have not synced may come back as anything, until it is replaced."""
+    if any(tree["a"].content == b"theirs" for tree in allowed):
+        allowed = [{**tree, "a": fs.tree("/sim")["a"]} for tree in allowed]
+    check(fs, allowed)
+
+
 def failed(name: str, change: Change, call: str, number: int = 1) -> Scenario:
     step, attempt = failing(change, call, number), committed(change)
     return Scenario(name, with_record, [step], recover=recover, check=check, attempt=attempt)
@@ -306,6 +382,26 @@ SCENARIOS = {
             [committed(write(new_deep_f="1"))],
             recover=recover,
             check=check_files,
+        ),
+        Scenario(
+            "log-tainted", then(with_log, tainted), [committed(write(a="3"))], recover=recover, check=check_in_doubt
+        ),
+        recovered("log-recover-mounted-again", mounted_again(committed(WRITES))),
+        recovered("log-recover-failed-sync-and-mounted", mounted_again(failing_checkpoint)),
+        case(
+            "log-vouched",
+            committed(write(a="1", b="1")),
+            checkpointed,
+            committed(write(a="2")),
+            committed(write(b="2")),
+        ),
+        Scenario("log-theirs", then(with_record, edited), [committed(write(a="2"))], recover=recover, check=check),
+        Scenario(
+            "log-theirs-unsynced",
+            then(with_record, edited_unsynced),
+            [committed(write(a="2"))],
+            recover=recover,
+            check=check_but_theirs,
         ),
         case("log-back-again", committed(delete("a")), committed(write(a="back", b="b"))),
     ]

@@ -23,6 +23,7 @@ from tests.crash.steps_of_log import (
     write,
 )
 from tests.support import DEEP
+from txfiles import FileStore
 from txfiles._commit.home import Home
 from txfiles._commit.logfile import LogFile
 from txfiles._disk import system
@@ -174,6 +175,65 @@ def test_a_new_file_of_somebody_and_a_directory_stay(name: str, change: Change) 
     found = brought_to_rest(fs.after_kill())
     assert found[name].content == b"theirs"
     assert found["a"].content == b"second a"
+
+
+def test_what_others_have_changed_since_stays_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Before the power went: that was the last change. After it nobody can tell, and recovery asks."""
+    fs = a_root()
+    fs.put("/sim/a", "theirs")
+    fs.sync_everything()
+    state = next(state for _, state in fs.surviving_states(1))
+    assert brought_to_rest(state)["a"].content == b"theirs"
+    assert "changed by somebody else since the commit, and kept: 'a'" in caplog.text
+    state = next(state for _, state in a_root().surviving_states(1))
+    state.put("/sim/a", "theirs")
+    with system.use(state), pytest.raises(RecoveryConflictError, match="'a'"):
+        recover(state)
+
+
+def test_a_file_whose_directory_others_have_removed_stays_away() -> None:
+    fs = a_root()
+    with system.use(fs):
+        committed(write(dir_one="2", a="3"))(fs)
+    fs.remove("/sim/dir/one")
+    fs.remove("/sim/dir/deep/two")
+    fs.remove("/sim/dir/deep")
+    fs.remove("/sim/dir")
+    fs.sync_everything()
+    found = brought_to_rest(next(state for _, state in fs.surviving_states(1)))
+    assert "dir" not in found
+    assert found["a"].content == b"3"
+
+
+def test_a_checkpoint_that_cannot_sync_puts_the_files_there_anew() -> None:
+    """And says so where that fails, too: then the log keeps what it has, and commits fail until it is done."""
+
+    def failing(times: int) -> tuple[SimFS, bool]:
+        fs, left = a_root(), [times]
+
+        def plan(_: int, name: str) -> None:
+            if name == "sync_file" and left[0]:
+                left[0] -= 1
+                fail()
+
+        fs.plan = plan
+        with system.use(fs), small():
+            try:
+                FileStore("/sim").checkpoint()
+            except SettleError:
+                with pytest.raises((CommitError, OSError)):
+                    committed(write(a="4"))(fs)
+                fs.plan = None
+                return fs, False
+        fs.plan = None
+        return fs, True
+
+    for times, done in ((1, True), (2, True), (9, False)):
+        fs, was_done = failing(times)
+        assert was_done == done
+        for _, state in left(fs, 8):
+            found = brought_to_rest(state)
+            assert (found["a"].content, found["c"].content) == (b"second a", b"new c")
 
 
 @pytest.mark.parametrize("session", [True, False])

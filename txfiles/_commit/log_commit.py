@@ -12,7 +12,6 @@ J8  No token goes that holds a replaced file before the tail says "applied".
 from __future__ import annotations
 
 import stat
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
@@ -60,7 +59,7 @@ def commit(home: Home, staging: Staging, file: LogFile, operations: list[Operati
             home.progress.begin(len(operations))
         seq = home.next_number(read_head(home)) if file.is_empty else file.seq + 1
         journal, contents = _journal(home, staging, file, operations, seq)
-        now = time.time_ns()
+        now = home.fs.now()
         record = file.encode(journal, now, contents)
         if len(record) > log.SIZE - log.FIRST:
             return False

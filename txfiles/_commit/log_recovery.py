@@ -35,11 +35,15 @@ if TYPE_CHECKING:
 
 
 class Recovered(NamedTuple):
-    """What was in the log: transactions that needed something done, or undone, and those that needed nothing."""
+    """What was in the log: transactions that needed something done, or undone, and those that needed nothing.
+
+    `theirs` are the paths that are left as others have them since.
+    """
 
     forward: list[Journal]
     back: list[Journal]
     settled: list[Journal]
+    theirs: list[bytes]
 
 
 def recover(home: Home, file: LogFile, on_conflict: Choice = "raise") -> Recovered:
@@ -52,20 +56,22 @@ def recover(home: Home, file: LogFile, on_conflict: Choice = "raise") -> Recover
     home.tree.close()
     forward: list[Journal] = []
     back: list[Journal] = []
+    theirs: list[bytes] = []
     if records and (phase == "undoing" or (phase == "applying" and _is_to_go_back(home, records[-1], on_conflict))):
         file.mark("undoing")
         last = records.pop().journal
         back.append(last)
         for op in reversed(last.ops):
             take_back(home, last, op)
-        restore(home, records, on_conflict, is_copy=file.is_copy, every=True)
+        theirs = restore(home, records, on_conflict, is_copy=file.is_copy, every=True).theirs
     elif phase == "applying" and records:
         if _finish(home, records[-1].journal, on_conflict):
             forward.append(records[-1].journal)
     elif phase != "applied":
         every = phase == "syncing" or any(_is_of_this_boot(home, record) for record in records)
-        done = set(restore(home, records, on_conflict, is_copy=file.is_copy, every=every))
-        forward += [record.journal for record in records if any(op.path in done for op in record.journal.ops)]
+        done, theirs = restore(home, records, on_conflict, is_copy=file.is_copy, every=every)
+        restored = set(done)
+        forward += [record.journal for record in records if any(op.path in restored for op in record.journal.ops)]
     if phase in ("applied", "applying", None) and not back:
         file.mark("syncing")
     sync_changed(home, file)
@@ -77,7 +83,7 @@ def recover(home: Home, file: LogFile, on_conflict: Choice = "raise") -> Recover
         _remove_tokens(home, journal)
     file.mark("applied")
     ended = {journal.tid for journal in forward}
-    return Recovered(forward, back, [record.journal for record in records if record.journal.tid not in ended])
+    return Recovered(forward, back, [record.journal for record in records if record.journal.tid not in ended], theirs)
 
 
 def _is_of_this_boot(home: Home, record: Record) -> bool:

@@ -112,6 +112,15 @@ def _recover_log(home: Home, on_conflict: OnConflict, report: RecoveryReport) ->
     home.ended.update(journal.tid for journal in (*found.forward, *found.settled))
     for into, journals in ((report.rolled_forward, found.forward), (report.rolled_back, found.back)):
         into += [RecoveredTransaction(journal.tid, journal.paths) for journal in journals]
+    if found.theirs:
+        kept = [paths.decode(path) for path in found.theirs]
+        fields = {"root": paths.decode(home.root), "paths": kept[: paths.FEW], "count": len(kept)}
+        _log.warning(
+            "%s: changed by somebody else since the commit, and kept: %s",
+            fields["root"],
+            paths.some([*map(repr, kept)]),
+            extra=fields,
+        )
 
 
 @contextmanager

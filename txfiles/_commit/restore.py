@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 Choice = Literal["raise", "keep-theirs", "roll-forward", "roll-back"]
 
 
+_SLACK = 2_000_000_000  # ns; the clock may be set while the machine starts
+
+
 class Final(NamedTuple):
-    """The last operation of a path, its content, and all files that the records know there."""
+    """The last operation of a path, its content and time, and all files that the records know there."""
 
     op: Operation
     content: bytes
+    time: int
     known: tuple[Identity, ...]
 
 
@@ -42,34 +46,54 @@ def finals(records: Sequence[Record]) -> dict[bytes, Final]:
         for op in record.journal.ops:
             before = found[op.path].known if op.path in found else ()
             known = (*before, *(one for one in (op.old, op.new) if one is not None))
-            found[op.path] = Final(op, next(contents) if op.kind == "write" else b"", known)
+            found[op.path] = Final(op, next(contents) if op.kind == "write" else b"", record.time, known)
     return found
 
 
 class Examined(NamedTuple):
-    """What the paths show of what the records put there: all of it, not all of it, or somebody else's file."""
+    """What the paths show of what the records put there: all of it, not all of it, or somebody else's file.
+
+    Of those `later` came after the records; also where somebody has removed the directory of a file.
+    """
 
     whole: list[Final]
     missing: list[Final]
     foreign: list[Final]
+    later: list[Final]
 
 
 def examine(home: Home, records: Sequence[Record], *, is_copy: bool) -> Examined:
     """Look at every path of the records. Reads only."""
-    out = Examined([], [], [])
+    out = Examined([], [], [], [])
     for path, final in finals(records).items():
         found = home.tree.stat(path)
         if is_whole(home, final, found):
             out.whole.append(final)
-        elif found is None or is_ours(final, found, is_copy=is_copy):
+        elif found is None:
+            (out.missing if _has_parent(home, path) else out.later).append(final)
+        elif is_ours(final, found, is_copy=is_copy):
             out.missing.append(final)
+        elif final.time <= found.st_ctime_ns < home.fs.booted() - _SLACK:
+            out.later.append(final)
         else:
             out.foreign.append(final)
     return out
 
 
-def restore(home: Home, records: Sequence[Record], on_conflict: Choice, *, is_copy: bool, every: bool) -> list[bytes]:
-    """Put in place what is not there, or `every` path. The paths that were put in place.
+def _has_parent(home: Home, path: bytes) -> bool:
+    parent = home.tree.stat(paths.split(path)[0])
+    return parent is not None and stat.S_ISDIR(parent.st_mode)
+
+
+class Restored(NamedTuple):
+    """The paths that were put in place, and those that are left as others have them since."""
+
+    paths: list[bytes]
+    theirs: list[bytes]
+
+
+def restore(home: Home, records: Sequence[Record], on_conflict: Choice, *, is_copy: bool, every: bool) -> Restored:
+    """Put in place what is not there, or `every` path.
 
     Not durable yet. Raises `RecoveryConflictError`, nothing touched.
     """
@@ -78,8 +102,11 @@ def restore(home: Home, records: Sequence[Record], on_conflict: Choice, *, is_co
     foreign = found.foreign
     if foreign and on_conflict in ("raise", "roll-back"):
         raise conflict([final.op for final in foreign])
+    theirs = [final.op.path for final in found.later]
     if on_conflict == "roll-forward":
         todo += foreign
+    else:
+        theirs += [final.op.path for final in foreign]
     tokens = Tokens(home.fs, home.private_fd, home.fs.random_id(), durable=True)
     try:
         _replace(home, tokens, [final for final in todo if final.op.kind == "write"])
@@ -88,7 +115,7 @@ def restore(home: Home, records: Sequence[Record], on_conflict: Choice, *, is_co
     for final in todo:
         if final.op.kind == "delete" and home.tree.stat(final.op.path) is not None:
             home.fs.unlink(*home.tree.at(final.op.path))
-    return [final.op.path for final in todo]
+    return Restored([final.op.path for final in todo], theirs)
 
 
 def _replace(home: Home, tokens: Tokens, todo: list[Final]) -> None:

@@ -15,6 +15,7 @@ import os
 import stat as stat_module
 import struct
 import sys
+import time
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import repeat
@@ -52,6 +53,8 @@ class Stat(Protocol):
     def st_size(self) -> int: ...
     @property
     def st_mtime_ns(self) -> int: ...
+    @property
+    def st_ctime_ns(self) -> int: ...
 
 
 class FileSystem(Protocol):
@@ -118,6 +121,8 @@ class FileSystem(Protocol):
     def run_all(self, jobs: Iterable[Job]) -> None: ...
     def random_id(self) -> str: ...
     def boot_id(self) -> str: ...
+    def now(self) -> int: ...
+    def booted(self) -> int: ...
     def pid(self) -> int: ...
     def ids(self) -> tuple[int, int]: ...
     def umask(self, at: int, parent: bytes) -> int: ...
@@ -543,6 +548,15 @@ class KernelFS:
             except OSError:
                 _boot = ""
         return _boot
+
+    def now(self) -> int:
+        """The time of the wall, in nanoseconds."""
+        return time.time_ns()
+
+    def booted(self) -> int:
+        """When the machine was started, by the same clock; 0 where nobody knows."""
+        clock = getattr(time, "CLOCK_BOOTTIME", None)
+        return 0 if clock is None else time.time_ns() - time.clock_gettime_ns(clock)
 
     def pid(self) -> int:
         return _pid

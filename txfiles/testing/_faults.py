@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from txfiles._disk.system import FileSystem
 
-NOT_SYSTEM_CALLS = frozenset(("run_all", "random_id", "boot_id", "pid", "ids", "umask", "on_fork", "absolute"))
+NOT_SYSTEM_CALLS = frozenset(
+    ("run_all", "random_id", "boot_id", "now", "booted", "pid", "ids", "umask", "on_fork", "absolute")
+)
 
 
 class FaultyFS:

@@ -37,6 +37,11 @@ class SimStat(NamedTuple):
     st_size: int
     st_mtime_ns: int
 
+    @property
+    def st_ctime_ns(self) -> int:
+        """As if nobody set the time of a file."""
+        return self.st_mtime_ns
+
 
 class _Open:
     __slots__ = ("append", "path", "position", "readable", "serial", "writable")

@@ -58,6 +58,9 @@ def _counted(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+_OFF_NS = 10_000_000_000  # how long the machine is without power
+
+
 def _counting(cls: type[SimFS]) -> type[SimFS]:
     """Let every system call of the class be counted, traced and subject to the plan."""
     for name, method in vars(SimCalls).items():
@@ -94,7 +97,7 @@ class SimFS(SimCalls):
         self.numbers: dict[tuple[int, int, int] | None, int] = {}
         self.logs: dict[tuple[object, ...], Any] = {}
         self.lock_factory: Callable[..., object] | None = SimLock
-        self._boot = self._ids = self._pid = self._rounds = self._mounted = 0
+        self._boot = self._ids = self._pid = self._rounds = self._mounted = self._booted_ns = 0
 
     # -- crashes --------------------------------------------------------------------------------------------------
 
@@ -122,7 +125,7 @@ class SimFS(SimCalls):
     def pulled(self, token: str) -> SimFS:
         """The same on a machine that goes on, where the disk alone was without power and is mounted again."""
         new = self.survive(token)
-        new._boot, new._mounted = self._boot, self._mounted + 1
+        new._boot, new._booted_ns, new._mounted = self._boot, self._booted_ns, self._mounted + 1
         return new
 
     def describe(self, token: str) -> list[str]:
@@ -133,12 +136,14 @@ class SimFS(SimCalls):
         new = self._successor(disk)
         new._boot += 1
         new._mounted += 1
+        new._now_ns += _OFF_NS
+        new._booted_ns = new._now_ns
         return new
 
     def _successor(self, disk: Disk) -> SimFS:
         new = SimFS(self.options, disk)
         new._boot, new._ids, new._pid, new._rounds = self._boot, self._ids, self._pid + 1, self._rounds
-        new._now_ns, new._mounted = self._now_ns, self._mounted
+        new._now_ns, new._booted_ns, new._mounted = self._now_ns, self._booted_ns, self._mounted
         return new
 
     @property
@@ -167,6 +172,12 @@ class SimFS(SimCalls):
 
     def boot_id(self) -> str:
         return f"{self._boot:08x}-0000-4000-8000-000000000000"
+
+    def now(self) -> int:
+        return self._now_ns
+
+    def booted(self) -> int:
+        return self._booted_ns
 
     def session(self, fd: int) -> bytes:
         mount = self.disk.nodes[self._fd(fd).serial].mount
