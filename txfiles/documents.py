@@ -7,7 +7,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from txfiles._calls.leaving import Exit
+from txfiles._disk.leaving import Exit
 from txfiles._documents.codecs import Bytes, Codec, CommentsLostWarning, Json, Text, Toml, Yaml, codec_of
 from txfiles._documents.document import Document
 from txfiles._documents.family import Family
@@ -234,7 +234,7 @@ class _Edited:
 
     def __init__(self, documents: Documents, tx: FileTransaction) -> None:
         self._family, self._tx = documents._family, tx
-        with tx._held_back():
+        with tx._all_held_back():
             self._files = documents._files(tx)
             found, _ = self._family.read(self._files)
         self._sets = {name: Members(tx, staged) for name, staged in self._family.staged().items()}
@@ -242,7 +242,7 @@ class _Edited:
 
     def stage(self) -> None:
         """Write what is no longer equal to what was read."""
-        with self._tx._held_back():
+        with self._tx._all_held_back():
             for path, data in self._family.changes(self.given, self._files, self._sets):
                 self._tx.write(path, data)
             for members in self._sets.values():

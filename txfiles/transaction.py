@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Self
 
 from txfiles._calls.changing import Changing
-from txfiles._calls.leaving import Exit
 from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far, root_of
 from txfiles._commit import idle, levels, two_phase
 from txfiles._commit.home import Home, locate
@@ -16,6 +15,7 @@ from txfiles._commit.protocol import run_to_end
 from txfiles._disk import system
 from txfiles._disk.allowance import Allowance
 from txfiles._disk.interrupts import GivingWay, HeldBack
+from txfiles._disk.leaving import Exit
 from txfiles._disk.lock import here
 from txfiles._format import paths
 from txfiles._tree.staging import Staging
@@ -120,7 +120,8 @@ class FileTransaction(Changing):
         if self._state != "new":
             raise TransactionClosedError("the transaction has begun already; make a new one")
         if self._far is not None:
-            return self._begin_far(self._far)
+            with GivingWay():
+                return self._begin_far(self._far)
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         try:
             with HeldBack():
@@ -242,7 +243,10 @@ class FileTransaction(Changing):
 
     def _held_back(self, note: Callable[[], str] | None = None) -> AbstractContextManager[None]:
         """Where an interrupt waits: on a disk. On object storage it ends what would last, and the engine knows how."""
-        return HeldBack(note) if self._far is None else nullcontext()
+        return super()._held_back(note) if self._far is None else GivingWay()
+
+    def _all_held_back(self) -> AbstractContextManager[None]:
+        return super()._all_held_back() if self._far is None else GivingWay()
 
     def _tell(self) -> str:
         return f"txfiles: it waited for the end of {self!r}; the state on disk: {self._outcome!r}"

@@ -81,7 +81,7 @@ LAYERS = """
     _calls.reading
     _calls.savepoint
     _calls.session
-    _calls.content  _calls.leaving  _calls.plan  _calls.progress  _calls.settings
+    _calls.content  _calls.plan  _calls.progress  _calls.settings
 
     _tree.facts
     _tree.subtrees
@@ -96,7 +96,7 @@ LAYERS = """
     _disk.bell
     _disk.system
     _disk.rounds
-    _disk.fsyncs  _disk.interrupts
+    _disk.fsyncs  _disk.interrupts  _disk.leaving
 
     _format.log
     _format.digest  _format.journal  _format.json
@@ -111,9 +111,9 @@ DOORS = {
     "_cli": {"answer", "options", "output"},
     "_sync": {"engine", "excludes", "folder", "overlap", "plan", "remote", "sides", "target"},
     "_format": {"digest", "journal", "json", "layout", "log", "paths"},
-    "_disk": {"allowance", "interrupts", "lock", "metadata", "rounds", "system"},
+    "_disk": {"allowance", "interrupts", "leaving", "lock", "metadata", "rounds", "system"},
     "_tree": {"borders", "facts", "staging", "streams", "subtrees", "tokens", "tree", "view"},
-    "_calls": {"changing", "content", "leaving", "opening", "plan", "progress", "session", "settings"},
+    "_calls": {"changing", "content", "opening", "plan", "progress", "session", "settings"},
     "_commit": {"evidence", "home", "idle", "inventory", "levels", "protocol", "recover", "two_phase"},
     "_documents": {"codecs", "document", "family", "members", "patterns"},
     "_reading": {"lookout", "nothing", "question", "reader", "resting"},

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
+
+from txfiles._disk.interrupts import let_through
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _CHUNK = 1 << 20
+_END = object()
 
 
 class Readable(Protocol):
@@ -32,12 +36,14 @@ def chunks_of(data: Data) -> Iterable[bytes | memoryview]:
 def _read_on(data: object) -> Iterator[bytes | memoryview]:
     read: Callable[[int], bytes] | None = getattr(data, "read", None)
     if read is not None:
-        while chunk := _binary(read(_CHUNK)):  # an empty text is none either, nor is nothing yet an end
+        more = partial(read, _CHUNK)
+        while chunk := _binary(let_through(more)):  # an empty text is none either, nor is nothing yet an end
             yield chunk
         return
     if not isinstance(data, Iterable):
         raise TypeError(f"bytes, str, a binary file object or an iterable of bytes expected, not {type(data).__name__}")
-    for part in data:
+    more = partial(next, let_through(partial(iter, data)), _END)
+    while (part := let_through(more)) is not _END:
         yield _binary(part)
 
 

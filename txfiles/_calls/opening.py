@@ -82,10 +82,18 @@ class Opening(Reading):
         form = streams.form_of(mode, buffering, encoding, errors, newline)
         check_mode(permissions)
         name = path if isinstance(path, (str, bytes)) else paths.decode(paths.to_bytes(path))
-        with self._call() as staging:
-            if not form.writes:
-                return streams.reader(staging.raw(staging.resolve(paths.normalize(path))), form, name)
-            return self._open_to_write(staging, path, form, name, permissions)
+        file: IO[Any] | None = None
+        try:
+            with self._call() as staging:
+                if form.writes:
+                    file = self._open_to_write(staging, path, form, name, permissions)
+                else:
+                    file = streams.reader(staging.raw(staging.resolve(paths.normalize(path))), form, name)
+            return file
+        except BaseException:
+            if file is not None:  # an interrupt has waited for it, and nobody gets it
+                streams.drop(file)
+            raise
 
     def _open_to_write(
         self, staging: Staging, path: AnyPath, form: Form, name: object, permissions: int | None
@@ -108,7 +116,7 @@ class Opening(Reading):
             if not is_mine():
                 writer.close()
                 return
-            with self._mutex:
+            with self._all_held_back(), self._mutex:
                 is_open = self._writing.get(shown) is discard
                 try:
                     if is_open and self._state == "open":
@@ -123,7 +131,7 @@ class Opening(Reading):
             if not is_mine():
                 writer.close()
                 return
-            with self._mutex:
+            with self._all_held_back(), self._mutex:
                 if self._writing.get(shown) is discard:
                     del self._writing[shown]
                 writer.discard()

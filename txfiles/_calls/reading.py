@@ -20,7 +20,7 @@ class Reading(Session):
 
     def read(self, path: AnyPath) -> bytes:
         """The content of a file, as staged or else as on disk. Raises `OSError` and `InvalidPathError`."""
-        with self._call() as staging, self._held_back(), paths.Naming(paths.to_bytes(path)):
+        with self._call() as staging, paths.Naming(paths.to_bytes(path)):
             return staging.content(staging.resolve(paths.normalize(path)))
 
     def read_text(self, path: AnyPath, encoding: str = "utf-8", errors: str = "strict") -> str:
@@ -33,12 +33,12 @@ class Reading(Session):
 
     def exists(self, path: AnyPath) -> bool:
         """Whether there is a file or directory; a symbolic link counts as what it leads to."""
-        with self._call() as staging, self._held_back():
+        with self._call() as staging:
             return staging.exists(paths.normalize(path, directory=True))
 
     def listdir(self, path: AnyPath = ".") -> list[str]:
         """The names in a directory, sorted, without the private directory. Raises `OSError`."""
-        with self._call() as staging, self._held_back():
+        with self._call() as staging:
             resolved = staging.resolve(paths.normalize(path, directory=True))
             return [paths.decode(name) for name in staging.listdir(resolved)]
 
@@ -52,32 +52,32 @@ class Reading(Session):
         >>> tx.glob("**/*.json", exclude=["lost+found", "**/node_modules"])
         ['b.json']
         """
-        with self._call() as staging, self._held_back():
+        with self._call() as staging:
             return subtrees.glob(staging, pattern, exclude)
 
     def is_dir(self, path: AnyPath) -> bool:
         """Whether there is a directory, or a symbolic link to one. What cannot be seen raises `OSError`."""
-        with self._call() as staging, self._held_back():
+        with self._call() as staging:
             return facts.kind(staging, paths.normalize(path, directory=True)) == "dir"
 
     def is_file(self, path: AnyPath) -> bool:
         """Whether there is a regular file, or a symbolic link to one. What cannot be seen raises `OSError`."""
-        with self._call() as staging, self._held_back():
+        with self._call() as staging:
             return facts.kind(staging, paths.normalize(path, directory=True)) == "file"
 
     def stat(self, path: AnyPath, *, follow_symlinks: bool = True) -> FileStat:
         """Mode, size, time and owner of a file or directory, or of a link itself. Raises `OSError`."""
-        with self._call() as staging, self._held_back():
+        with self._call() as staging:
             return facts.stat(staging, paths.normalize(path, directory=True), follow=follow_symlinks)
 
     def readlink(self, path: AnyPath) -> str:
         """The text of a symbolic link. Raises `OSError`, with EINVAL for anything else."""
-        with self._call() as staging, self._held_back():
+        with self._call() as staging:
             return facts.readlink(staging, paths.normalize(path))
 
     def iterdir(self, path: AnyPath = ".") -> list[str]:
         """As `listdir`, the paths instead of the names."""
-        with self._call() as staging, self._held_back():
+        with self._call() as staging:
             return facts.iterdir(staging, paths.normalize(path, directory=True))
 
     def walk(
@@ -90,10 +90,10 @@ class Reading(Session):
         >>> tx.walk()
         [('.', [], ['a.txt', 'b.json'])]
         """
-        with self._call() as staging, self._held_back():
+        with self._call() as staging:
             return facts.walk(staging, paths.normalize(path, directory=True), exclude)
 
     def version(self, path: AnyPath) -> str | None:
         """The version of a file: an opaque string that changes with every replacement; `None` for a missing file."""
-        with self._call() as staging, self._held_back():
+        with self._call() as staging:
             return staging.version(staging.resolve(paths.normalize(path)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txfiles._calls.leaving import Exit
-from txfiles._calls.session import Session, still_open
-from txfiles._disk.interrupts import HeldBack, Interrupted
+from txfiles._calls.session import Session, Turn, still_open
+from txfiles._disk.interrupts import AllHeldBack, Interrupted
+from txfiles._disk.leaving import Exit
 from txfiles._format import paths
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ class Savepoint:
 
     def __init__(self, tx: Session) -> None:
         self._tx = tx
-        self._call = tx._call()
+        self._turn = Turn(tx)
 
     def __enter__(self) -> None:
         try:
-            with HeldBack():
-                staging = self._call.__enter__()
+            with AllHeldBack():
+                staging = self._turn.__enter__()
                 self._step = staging.step()
                 self._step.__enter__()
                 self._mark = len(self._tx._callbacks)
@@ -37,7 +37,7 @@ class Savepoint:
     def _leave(self, error: BaseException | None) -> None:
         if self._state != "open":
             return
-        with HeldBack():
+        with AllHeldBack():
             self._state = "ended"
             try:
                 with paths.Below(self._tx._root):
@@ -45,7 +45,7 @@ class Savepoint:
                         self._tx._undo_callbacks(self._mark)
                     self._step.__exit__(None if error is None else type(error), error, None)
             finally:
-                self._call.__exit__(None, error, None)
+                self._turn.__exit__(None, error, None)
 
     def _roll_back_late(self) -> None:
         if self._state == "open":

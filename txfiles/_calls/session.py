@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from txfiles._calls.progress import Progress
 from txfiles._disk import system
-from txfiles._disk.interrupts import HeldBack
+from txfiles._disk.interrupts import AllHeldBack, HeldBack, give_way
 from txfiles._format import paths
 from txfiles.errors import CommitError, TransactionClosedError
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from txfiles._tree.staging import Staging
     from txfiles._tree.tokens import Tokens
     from txfiles.errors import Outcome
+
+
+_PATIENCE = 0.05  # seconds in which a signal is not noticed where another thread's call runs
 
 
 class Callback(NamedTuple):
@@ -107,8 +110,12 @@ class Session:
         return Call(self)
 
     def _held_back(self, note: Callable[[], str] | None = None) -> AbstractContextManager[None]:
-        """Where an interrupt waits, for what reads no data of the caller."""
+        """Where an interrupt waits."""
         return HeldBack(note)
+
+    def _all_held_back(self) -> AbstractContextManager[None]:
+        """Where Ctrl-C waits, too: a call is made as a whole or not at all."""
+        return AllHeldBack()
 
     def _require_mine(self) -> None:
         if self._pid not in (-1, self._fs.pid()):
@@ -155,8 +162,8 @@ def still_open(path: str) -> CommitError:
     return CommitError(f"nothing was changed: {path!r} is still open for writing", path=path)
 
 
-class Call:
-    """One call of an open transaction, beside which no other runs."""
+class Turn:
+    """A block of an open transaction, beside which no call of another thread runs."""
 
     __slots__ = ("_tx",)
 
@@ -166,7 +173,8 @@ class Call:
     def __enter__(self) -> Staging:
         tx = self._tx
         tx._require_mine()
-        tx._mutex.acquire()
+        while not tx._mutex.acquire(timeout=_PATIENCE):
+            give_way()
         try:
             tx._require_open()
             return tx._staging
@@ -174,7 +182,29 @@ class Call:
             tx._mutex.release()
             raise
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
         if error is not None:
             paths.name_below(error, self._tx._root)
         self._tx._mutex.release()
+
+
+class Call(Turn):
+    """One call. What a signal handler raises waits for its end; but not in code of the caller's (`let_through`)."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, tx: Session) -> None:
+        super().__init__(tx)
+        self._held = tx._all_held_back()
+
+    def __enter__(self) -> Staging:
+        self._held.__enter__()
+        try:
+            return super().__enter__()
+        except BaseException as error:
+            self._held.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
+        super().__exit__(kind, error, traceback)
+        self._held.__exit__(kind, error, traceback)

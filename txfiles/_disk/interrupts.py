@@ -4,10 +4,11 @@ Python calls a signal's handler between two lines of the main thread, whichever 
 comes out there: in the middle of a step; or, being an `OSError`, where the disk's answer is expected. Inside a block
 of `HeldBack` handlers run as ever, at once; what they raise waits for the end of the block. Where nothing is half done
 `give_way`, and a wait in a block of `GivingWay`, end it early. So what is caught inside was raised there, and an
-`OSError` is the kernel's.
+`OSError` is the kernel's. Only in code of the caller's, called by `let_through`, they come out at once.
 
 Only the main thread runs handlers: in any other a block does nothing. It holds nothing back in a forked child either,
-nor what C handles; and Ctrl-C, where it is a `KeyboardInterrupt`, is for `run_to_end` of the protocol.
+nor what C handles; and Ctrl-C, where it is a `KeyboardInterrupt`, only if it is `AllHeldBack`: elsewhere it is for
+`run_to_end` of the protocol.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import _signal  # type: ignore[import-not-found]  # `signal` makes an enum of ea
 import ctypes
 import os
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
 
     Handler = Callable[[int, FrameType | None], object]
 
+T = TypeVar("T")
+
 _ENDS = KeyboardInterrupt, SystemExit
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 
 _sigaction: Any = getattr(ctypes.CDLL(None), "sigaction", None) if os.name == "posix" else None
 _action = ctypes.create_string_buffer(256)  # struct sigaction, of at most 152 bytes; what is called comes first
 _numbers = sorted(map(int, _signal.valid_signals()))
-_known: tuple[tuple[object, ...], list[tuple[int, Handler]]] = (), []
+_known: tuple[tuple[object, ...], dict[bool, list[tuple[int, Handler]]]] = (), {}
 _current: HeldBack | None = None
 _pythons: bytes | None = None  # what the kernel calls for a signal that Python handles
 
@@ -43,25 +46,32 @@ class HeldBack:
     """A block out of which the exceptions of signal handlers come at its end. A block inside another is part of it.
 
     The first is raised, and the error of the block, if there is one, is its cause. `note` tells what to add to it.
+    Where the other one waits, or lets through, it is a block of its own.
     """
 
-    __slots__ = ("_note", "_replaced", "over", "raised", "waits")
+    __slots__ = ("_around", "_note", "_replaced", "ended_early", "over", "passes", "raised", "waits")
+
+    _ctrl_c: ClassVar[bool] = False
 
     def __init__(self, note: Callable[[], str] | None = None) -> None:
         self._note = note
         self._replaced: list[_Replaced] = []
+        self._around: HeldBack | None = None
         self.raised: list[BaseException] = []
         self.over = True
         self.waits = False
+        self.passes = False
+        self.ended_early = False  # the one around
 
     def __enter__(self) -> None:
         global _current
-        if _current is not None or threading.get_ident() != threading.main_thread().ident:
+        around = _current
+        if around is not None and not (around.waits or around.passes):
             return
-        if not (handlers := _handlers()):
+        if threading.get_ident() != threading.main_thread().ident or not (handlers := _handlers(self._ctrl_c)):
             return
-        _current, self.over = self, False
         try:
+            self._around, _current, self.over = around, self, False
             for number, handler in handlers:
                 self._replace(number, handler)
         except BaseException:  # of a handler that was not replaced yet
@@ -76,6 +86,8 @@ class HeldBack:
         self._end()
         raised, self.raised = self.raised, []
         if not raised:
+            if self.ended_early and self._around is not None:
+                raise Interrupted
             return
         if isinstance(error, _ENDS):
             raised.append(error)
@@ -109,14 +121,14 @@ class HeldBack:
 
     def _end(self) -> None:
         global _current
-        while self._replaced:
+        while not self.over:
             try:
                 while self._replaced:
                     self._put_back(self._replaced[-1])
                     self._replaced.pop()
+                _current, self.over = self._around, True
             except BaseException as error:  # of a handler that is back already
                 self.raised.append(error)
-        _current, self.over = None, True
 
     @staticmethod
     def _put_back(one: _Replaced) -> None:
@@ -125,6 +137,14 @@ class HeldBack:
         _signal.signal(one.number, one.handler)
         if one.action is not None:  # with its flags: siginterrupt(3)
             _sigaction(one.number, one.action, None)
+
+
+class AllHeldBack(HeldBack):
+    """The same, and what Ctrl-C raises waits, too."""
+
+    __slots__ = ()
+
+    _ctrl_c = True
 
 
 class _StandIn:
@@ -140,12 +160,18 @@ class _StandIn:
         try:
             self._handler(number, frame)
         except BaseException as error:
-            if self._block.over:
+            block = self._block
+            if block.over:
                 raise
-            if not isinstance(error, Interrupted):
-                self._block.raised.append(error)
-            if self._block.waits:
-                self._block.waits = False  # what ends the wait is not to be interrupted itself
+            if block.passes:
+                block.passes = False  # what it ends is not to be interrupted again
+                raise
+            if isinstance(error, Interrupted):
+                block.ended_early = True
+            else:
+                block.raised.append(error)
+            if block.waits:
+                block.waits = False
                 raise Interrupted from None
 
 
@@ -161,6 +187,19 @@ def give_way() -> None:
     if _current is not None and _current.raised and threading.get_ident() == threading.main_thread().ident:
         _current.waits = False
         raise Interrupted
+
+
+def let_through(call: Callable[[], T]) -> T:
+    """Call what is the caller's own: what a handler raises meanwhile comes out of that, as itself."""
+    block = _current
+    if block is None or threading.get_ident() != threading.main_thread().ident:
+        return call()
+    give_way()
+    try:
+        block.passes = True
+        return call()
+    finally:
+        block.passes = False
 
 
 class GivingWay:
@@ -179,18 +218,14 @@ class GivingWay:
             self._of.waits = self._before
 
 
-def _handlers() -> list[tuple[int, Handler]]:
-    """Of all signals; but not what makes Ctrl-C a `KeyboardInterrupt`, which is no error and so taken for none."""
+def _handlers(ctrl_c: bool) -> list[tuple[int, Handler]]:
+    """Of all signals; with what makes Ctrl-C a `KeyboardInterrupt`, which is no error and so taken for none, or not."""
     global _known
     found = tuple(map(_signal.getsignal, _numbers))
     if found != _known[0]:
-        chosen = [
-            (number, handler)
-            for number, handler in zip(_numbers, found, strict=True)
-            if callable(handler) and handler is not _signal.default_int_handler
-        ]
-        _known = found, chosen
-    return _known[1]
+        every = [(number, handler) for number, handler in zip(_numbers, found, strict=True) if callable(handler)]
+        _known = found, {True: every, False: [one for one in every if one[1] is not _signal.default_int_handler]}
+    return _known[1][ctrl_c]
 
 
 def _action_of(number: int) -> bytes | None:
@@ -202,9 +237,9 @@ def _action_of(number: int) -> bytes | None:
 def _forget() -> None:
     """In a forked child: what was under way is not its business, and its handlers raise again."""
     global _current
-    if _current is not None:
+    while _current is not None:
         _current.over = True
-        _current = None
+        _current = _current._around
 
 
 if hasattr(os, "register_at_fork"):

@@ -11,6 +11,7 @@ import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles._disk import metadata
+from txfiles._disk.interrupts import give_way
 from txfiles._disk.system import release
 from txfiles._format import paths
 from txfiles._format.journal import Exit, Identity, Meta, Operation
@@ -212,6 +213,7 @@ class Staging(View[Token]):
         fd = self.fs.open_read(*self.where(path))
         try:
             while chunk := self.fs.read(fd, _CHUNK):
+                give_way()
                 yield chunk
         finally:
             release(self.fs, fd)
@@ -237,6 +239,7 @@ class Staging(View[Token]):
             writer = self.tokens.new(target)
             try:
                 while chunk := self.fs.read(fd, _CHUNK):
+                    give_way()
                     writer.write(chunk)
                 return writer.finish(meta, self.place(target).identity)
             finally:

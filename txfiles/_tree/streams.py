@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import warnings
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
+from txfiles._disk.interrupts import AllHeldBack, Interrupted
+from txfiles._disk.leaving import Exit
 from txfiles._disk.system import release
 from txfiles.errors import TransactionClosedError
 
@@ -141,16 +143,28 @@ class Ends(NamedTuple):
 class _Spoiled:
     """Its `with` block stages the file at its end; after an exception the file is as it was before."""
 
+    _state = "new"
+
     def spoil(self) -> None:
         raise NotImplementedError
 
     def close(self) -> None:
         raise NotImplementedError
 
-    def __exit__(self, kind: object, *rest: object) -> None:
-        if kind is not None:
+    def __enter__(self) -> Self:
+        self._state = "open"
+        return super().__enter__()  # type: ignore[misc, no-any-return]
+
+    def _leave(self, error: BaseException | None) -> None:
+        if error is not None:
             self.spoil()
         self.close()
+
+    def _roll_back_late(self) -> None:
+        if self._state == "open":
+            self._leave(Interrupted())
+
+    __exit__ = Exit()
 
 
 class _RawWriter(_Spoiled, Strict, io.RawIOBase):
@@ -200,10 +214,11 @@ class _RawWriter(_Spoiled, Strict, io.RawIOBase):
             return len(data)
         self._require_mine()
         try:
-            if self._form.how == "a":
-                self._writer.seek(0, 2)
-            self._changed = True
-            return self._writer.write(data)
+            with AllHeldBack():
+                if self._form.how == "a":
+                    self._writer.seek(0, 2)
+                self._changed = True
+                return self._writer.write(data)
         except BaseException:
             self.spoiled = True
             raise
@@ -221,12 +236,13 @@ class _RawWriter(_Spoiled, Strict, io.RawIOBase):
         self.spoiled = True
 
     def close(self) -> None:
-        if not self.closed:
-            io.RawIOBase.close(self)
-            if self.spoiled or not self._changed:
-                self._ends.discard()
-            else:
-                self._ends.finish()
+        with AllHeldBack():
+            if not self.closed:
+                io.RawIOBase.close(self)
+                if self.spoiled or not self._changed:
+                    self._ends.discard()
+                else:
+                    self._ends.finish()
 
     def _require_mine(self) -> None:
         self.require_open()
@@ -260,7 +276,7 @@ class _Both(_Spoiled, Strict, io.BufferedRandom):
         io.BufferedRandom.close(self)
 
 
-class _Text(Strict, io.TextIOWrapper):
+class _Text(_Spoiled, Strict, io.TextIOWrapper):
     mode: str  # that it was opened with
 
     def spoil(self) -> None:
@@ -270,12 +286,14 @@ class _Text(Strict, io.TextIOWrapper):
     def close(self) -> None:
         if isinstance(self.buffer, (_Writer, _Both)):
             self.buffer._raw.closing = True
-        super().close()
+        io.TextIOWrapper.close(self)
 
-    def __exit__(self, kind: object, *rest: object) -> None:
-        if kind is not None:
-            self.spoil()
-        self.close()
+
+def drop(file: IO[Any]) -> None:
+    """Close a file object of which nothing is to be staged."""
+    if isinstance(file, _Spoiled):
+        file.spoil()
+    file.close()
 
 
 def reader(raw: io.RawIOBase, form: Form, name: object) -> IO[Any]:

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from txfiles._disk import metadata
+from txfiles._disk.interrupts import give_way
 from txfiles._format import paths
 from txfiles._tree.staging import ABSENT, Directory, Staging, refuse_special
 from txfiles._tree.tree import Node
@@ -28,6 +29,7 @@ def walk(
     """
     todo = _contents(view, path, depth)
     while todo:
+        give_way()
         below = todo.pop()
         if excluded(below):
             continue

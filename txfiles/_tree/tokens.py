@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles._disk import metadata
 from txfiles._disk.allowance import Allowance, is_narrower
+from txfiles._disk.interrupts import give_way
 from txfiles._disk.rounds import descriptors
 from txfiles._disk.system import NO_ROOM, release, write_all
 from txfiles._format import layout, paths
@@ -323,6 +324,7 @@ class Writer:
             else:
                 whole = memoryview(view)
                 for start in range(0, len(whole), _STEP):
+                    give_way()
                     self._add(whole[start : start + _STEP])
         except OSError as error:
             paths.give_name(error, self._path)
@@ -331,18 +333,20 @@ class Writer:
 
     def seek(self, offset: int, whence: int) -> int:
         """The new position. What is not appended parts content and digest: that is taken anew at the end."""
+        appended, self._appended = self._appended, False
         position = self._fs.seek(self._fd, offset, whence)
-        self._appended &= position == self.size
+        self._appended = appended and position == self.size
         return position
 
     def read(self, size: int) -> bytes:
+        appended, self._appended = self._appended, False
         data = self._fs.read(self._fd, size)
-        self._appended &= not data
+        self._appended = appended and not data
         return data
 
     def truncate(self, size: int) -> int:
-        self._fs.truncate(self._fd, size)
         self._appended &= size == self.size
+        self._fs.truncate(self._fd, size)
         return size
 
     def lend(self) -> int:
@@ -427,6 +431,7 @@ def digest_of_file(fs: FileSystem, at: int, name: bytes, size: int) -> str:
     try:
         wanted = min(size + 1, _STEP)  # the one more tells whether it has
         while chunk := fs.read(fd, wanted):
+            give_way()
             digest.update(chunk)
             size -= len(chunk)
             if not size and len(chunk) < wanted:

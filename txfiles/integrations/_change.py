@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from txfiles._calls.leaving import Exit
 from txfiles._disk.interrupts import Interrupted
+from txfiles._disk.leaving import Exit
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
