@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from txfiles._commit.logfile import LogFile
     from txfiles._disk.system import Stat
     from txfiles._tree.staging import Staging
+    from txfiles._tree.tokens import Tokens
 
 
 def fits(operations: Collection[Operation]) -> bool:
@@ -90,7 +91,7 @@ def _journal(
             ops.append(op._replace(number=tokens.reserve()))
             continue
         assert op.new is not None
-        content = _content(home, tokens.name(op.number), op.new)
+        content = _content(home, tokens, op)
         if content is None:
             shown = paths.decode(op.path)
             raise ConflictError(f"what was staged for {shown!r} was changed by somebody else", path=shown)
@@ -101,11 +102,16 @@ def _journal(
     return Journal(tokens.tid, seq, "full", home.fs.boot_id(), file.header.ino, tuple(ops), dirs), contents
 
 
-def _content(home: Home, name: bytes, expected: Identity) -> bytes | None:
+def _content(home: Home, tokens: Tokens, op: Operation) -> bytes | None:
+    """What is in the token of a write; `None` where that is no longer what was staged."""
+    assert op.new is not None
+    name, kept = tokens.name(op.number), tokens.contents.get(op.number)
+    if kept is not None:
+        return kept if identity_of(home.fs.stat(home.private_fd, name)) == op.new else None
     fd = home.fs.open_read(home.private_fd, name)
     try:
-        content = home.fs.read_at(fd, expected.size + 1, 0)
-        return content if len(content) == expected.size and identity_of(home.fs.fstat(fd)) == expected else None
+        content = home.fs.read_at(fd, op.new.size + 1, 0)
+        return content if len(content) == op.new.size and identity_of(home.fs.fstat(fd)) == op.new else None
     finally:
         release(home.fs, fd)
 

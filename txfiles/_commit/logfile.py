@@ -70,7 +70,7 @@ class LogFile:
         self._session = home.fs.session(fd)
         self._phase: Phase | None = None
         self._records: list[Record] | None = None
-        self._key = home.fs.fstat(fd).st_dev, header.ino, header.born, header.key, self._session
+        self._key = header.ino, header.born, header.key, self._session
         self.is_copy = is_copy
         self._begin(header)
 

@@ -31,6 +31,7 @@ JOURNAL = -1  # stands for the journal where its descriptor is kept, like that o
 _STEP = 1 << 20
 _BESIDE = 1 << 19  # bytes of a step from which a thread for its digest pays
 _WRITEBACK_EVERY = 8 << 20
+_INLINE_AT_MOST = 4 << 20  # bytes of all contents that are kept
 _TICK = 1_000_000_000  # ns; clocks of files are coarser than their unit
 
 
@@ -56,7 +57,7 @@ class Tokens:
     """Makes tokens below the descriptor `at`.
 
     `durable` tokens begin to reach the disk while others are written, those of more than `inline` bytes: a log takes
-    the content of the others.
+    the content of the others, which `contents` has as long as that is not too much for it.
     """
 
     def __init__(
@@ -74,6 +75,8 @@ class Tokens:
         self.tid = tid
         self.durable = durable
         self.inline = inline
+        self.contents: dict[int, bytes] = {}
+        self._room = _INLINE_AT_MOST
         self.allowance: Allowance = Allowance(b"") if allowance is None else allowance
         self._next = 0
         self._made: set[int] = set()
@@ -232,6 +235,7 @@ class Tokens:
             with suppress(FileNotFoundError):
                 self.fs.unlink(self.at, self.name(number))
             self._made.discard(number)
+            self.contents.pop(number, None)
 
     def keep_only(self, numbers: set[int]) -> None:
         """Unlink those that no operation needs."""
@@ -269,6 +273,7 @@ class Tokens:
         self.drop()
         self._made.clear()
         self._old.clear()
+        self.contents.clear()
 
     def sync(self, number: int) -> Job:
         """The job that makes content, size and metadata of a token durable (A3)."""
@@ -283,6 +288,13 @@ class Tokens:
             yield self.fs.sync_file, fd
         finally:
             release(self.fs, fd)
+
+    def keep_content(self, number: int, content: bytes) -> None:
+        self._room -= len(content)
+        if self._room >= 0:
+            self.contents[number] = content
+        else:
+            self.contents.clear()
 
     def keep_journal(self, fd: int) -> None:
         """Take over the descriptor that wrote the journal."""
@@ -314,6 +326,7 @@ class Writer:
         self._started = 0
         self._finished = False
         self._appended = True  # and nothing else: then `size` and the digest are those of the content
+        self._parts: list[bytes | memoryview] = []  # of that, as long as it is to be kept
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Write all of `data`, however many system calls it takes; its length in bytes."""
@@ -367,6 +380,8 @@ class Writer:
             with self._digest.updated_beside(step):
                 write_all(self._fs, self._fd, step)
         self.size += len(step)
+        if self.size <= self._tokens.inline:
+            self._parts.append(step)
         if self.size - self._started >= _WRITEBACK_EVERY and self._tokens.durable:
             self._fs.start_writeback(self._fd)
             self._started = self.size
@@ -390,6 +405,8 @@ class Writer:
             elif replaces is not None and found.st_mtime_ns <= replaces.mtime_ns < found.st_mtime_ns + _TICK:
                 self._fs.set_mtime(self._fd, replaces.mtime_ns + 1)
                 found = self._fs.fstat(self._fd)
+            if self._appended and self.size <= self._tokens.inline:
+                self._tokens.keep_content(self.number, b"".join(self._parts))
             fd, self._fd = self._fd, -1
             self._tokens.keep(self.number, fd, meta.mode)
             self._finished = True
