@@ -16,6 +16,7 @@ from benchmarks.rounds import Result
 MODES = {
     "save": "several files in one commit, in each of the --shapes",
     "create": "the same, with new files each time",
+    "sustained": "several files again and again, checkpoints included",
     "stream": "one file of each of the --sizes, written in chunks, and the memory that takes",
     "snapshot": "a snapshot of 4 files, beside opening and reading them",
     "writers": "1, 2, 4 and 8 processes that commit to one root",
@@ -25,7 +26,7 @@ MODES = {
     "opening": "CPU time of opening a root of 10 files and of 100,000",
     "import": "the import, and a commit with it, in a new interpreter",
 }
-SHAPES = "1x1,4x2000,32x4096,64x4096,256x4096,1024x4096,4096x4096"
+SHAPES = "1x100,4x2000,32x4096,64x4096,256x4096,1024x4096,4096x4096"
 PLOTTED = "4 x 2000 B, rewritten;32 x 4096 B, rewritten"
 SIZES = f"1,4096,{1 << 20},{64 << 20},{512 << 20}"
 
@@ -38,6 +39,11 @@ def results(mode: str, base: Path, options: argparse.Namespace) -> Iterator[Resu
                 files, size = (int(number) for number in shape.split("x"))
                 fewer = max(min(rounds, 5), min(rounds, rounds * 128 // files))
                 yield modes.save(base, files=files, size=size, rounds=fewer, create=mode == "create", only=only)
+        case "sustained":
+            for shape in options.shapes.split(",")[:3]:
+                files, size = (int(number) for number in shape.split("x"))
+                fewer = max(1, rounds // 15)
+                yield modes.sustained(base, files=files, size=size, duration=options.seconds, rounds=fewer)
         case "stream":
             for size in map(int, options.sizes.split(",")):
                 yield modes.stream(base, size=size, rounds=rounds if size < 16 << 20 else max(1, rounds // 6))
@@ -142,7 +148,10 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--shapes", default=SHAPES, help=f"of `save`, FILESxBYTES (default {SHAPES})")
     command.add_argument("--sizes", default=SIZES, help=f"of `stream`, in bytes (default {SIZES})")
     command.add_argument(
-        "--seconds", type=float, default=2.0, help="of each turn of `writers`, `readers`, `updates` (default 2)"
+        "--seconds",
+        type=float,
+        default=2.0,
+        help="of each turn of `sustained`, `writers`, `readers`, `updates` (default 2)",
     )
     command.add_argument("--processes", default="1,2,4,8", help="that write together (default 1,2,4,8)")
     command.add_argument("--pending", type=int, default=10_000, help="replaces that are recovered (default 10000)")

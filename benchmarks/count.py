@@ -100,7 +100,7 @@ KINDS = {
     "the first commit of a root": Kind(
         lambda root, shape: root.mkdir(),
         lambda root, shape: commit(root, [f"{number}" for number in range(shape.files)]),
-        "n + a + 7",
+        "n + a + 8",
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from benchmarks import device
 from benchmarks.competitors import SAVES, Files, Save, available
 from benchmarks.rounds import Result, Task, Work, interleaved
 from txfiles import FileStore, FileTransaction, recover
@@ -40,7 +42,14 @@ def save(
         folder = fresh(base)
         saves = {name: stack.enter_context(SAVES[name](folder / name)) for name in available(only)}
         tasks = {name: save_task(how, files, size, create=create) for name, how in saves.items()}
-        return Result("create" if create else "save", case, seconds=interleaved(tasks, base, rounds))
+        result = Result("create" if create else "save", case, seconds=interleaved(tasks, base, rounds))
+        if not create:
+            given = contents(files, size)
+            if "journal" in saves:
+                FileStore(folder / "journal").checkpoint()
+                saves["journal"](given)
+            result.facts = {name: device.per_commit(base, partial(how, given)) for name, how in saves.items()}
+        return result
 
 
 def save_task(how: Save, files: int, size: int, *, create: bool = False) -> Task:
@@ -48,6 +57,38 @@ def save_task(how: Save, files: int, size: int, *, create: bool = False) -> Task
         return partial(how, contents(files, size, f"{number}-" if create else ""))
 
     return task
+
+
+def sustained(base: Path, *, files: int, size: int, duration: float, rounds: int) -> Result:
+    """Saves in a row for `duration` seconds, whatever else has to be done meanwhile: seconds for one.
+
+    "journal, begun" are a few that follow a checkpoint and do not come to the next one.
+    """
+    few = max(2, min(50, (2 << 20) // (files * (size + 1000))))
+    folder = fresh(base)
+
+    def task(save: Save, root: Path, most: float, number: int) -> Work:
+        given = contents(files, size)
+        if (root / ".txfiles").exists():
+            FileStore(root).checkpoint()
+            save(given)
+
+        def work() -> float:
+            done, started = 0, time.perf_counter()
+            while done < most and time.perf_counter() < started + duration:
+                save(given)
+                done += 1
+            return (time.perf_counter() - started) / done
+
+        return work
+
+    with ExitStack() as stack:
+        names = "journal", "sqlite-extra", "sqlite-wal"
+        saves = {name: stack.enter_context(SAVES[name](folder / name)) for name in names}
+        tasks = {name: partial(task, save, folder / name, math.inf) for name, save in saves.items()}
+        tasks["journal, begun"] = partial(task, saves["journal"], folder / "journal", few)
+        case = f"{files} x {size} B, {duration:g} s"
+        return Result("sustained", case, reference="journal", seconds=interleaved(tasks, base, rounds, warm_up=1))
 
 
 def stream(base: Path, *, size: int, rounds: int) -> Result:

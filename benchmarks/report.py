@@ -69,6 +69,10 @@ _RATIOS = [
     ("save", "4 x 2000 B, rewritten", "txfiles", "sqlite-extra", 1.0),
     ("save", "4 x 2000 B, rewritten", "txfiles", "serial", 0.45),
     ("save", "4 x 2000 B, rewritten", "txfiles", "atomic", 0.4),
+    ("save", "4 x 2000 B, rewritten", "journal", "sqlite-extra", 0.35),
+    ("save", "4 x 2000 B, rewritten", "journal", "sqlite-wal", 1.5),
+    ("save", "32 x 4096 B, rewritten", "journal", "sqlite-extra", 0.8),
+    ("save", "32 x 4096 B, rewritten", "journal", "sqlite-wal", 2.8),
     ("save", "32 x 4096 B, rewritten", "txfiles", "sqlite-extra", 1.6),
     ("save", "32 x 4096 B, rewritten", "txfiles", "serial", 0.2),
     ("save", "32 x 4096 B, rewritten", "txfiles", "atomic", 0.2),
@@ -97,6 +101,14 @@ def verdicts(results: Iterable[Result]) -> list[Verdict]:
             out.append(Verdict("opening, 100,000 files / 10 files", many / few, 1.1))
         elif mode == "stream" and int(result.case.split()[0]) >= 64 << 20:
             out.append(Verdict(f"stream, {result.case}: MiB of memory", result.facts["txfiles"]["peak_memory_MiB"], 16))
+        elif mode == "save" and (counted := result.facts.get("journal")):
+            for name, limit in (("flushes", 1), ("journal_commits", 0)):
+                if name in counted and int(result.case.split()[0]) <= 32:  # of more the log holds few commits
+                    shown = f"save, {result.case}: journal, {name.replace('_', ' ')}"
+                    out.append(Verdict(shown, counted[name], limit))
+        elif mode == "sustained":
+            found, undisturbed = (result.ratio("journal", "journal, begun", part) for part in (0.5, 0.1))
+            out.append(Verdict(f"sustained, {result.case}: journal / begun", found, 1.15, undisturbed))
         elif mode == "updates":
             out += _updates(result)
         elif mode == "readers":
@@ -121,13 +133,19 @@ def _readers(result: Result) -> list[Verdict]:
 
 
 def _updates(result: Result) -> list[Verdict]:
-    ratios = [("group 8", "sqlite-wal 8", 1 / 2), ("group 64", "sqlite-wal 64", 1 / 3), ("group 8", "alone 8", 1 / 4)]
+    ratios = [
+        ("group 8", "sqlite-wal 8", 1 / 2),
+        ("group 64", "sqlite-wal 64", 1 / 3),
+        ("journal 8", "sqlite-wal 8", 1 / 2),
+        ("journal 64", "sqlite-wal 64", 1 / 3),
+        ("group 8", "alone 8", 1 / 4),
+    ]
     out = [Verdict(f"updates: {ours} / {other}", result.ratio(ours, other), limit) for ours, other, limit in ratios]
     for label, facts in result.facts.items():
-        if label.split()[0] in ("group", "tasks"):
+        if label.split()[0] in ("group", "tasks", "journal", "journal-tasks"):
             out.append(Verdict(f"updates, {label}: fastest / slowest", facts["fastest_over_slowest"], 3))
-        if label == "tasks 200":
-            out.append(Verdict("updates, 200 tasks: ms for each", result.median(label) * 1e3, 2))
+        if label in ("tasks 200", "journal-tasks 200"):
+            out.append(Verdict(f"updates, {label}: ms for each", result.median(label) * 1e3, 2))
     return out
 
 

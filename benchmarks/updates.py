@@ -31,6 +31,7 @@ def updates(
     ways: dict[str, Open] = {
         "alone": lambda root, number: _file(root, number, group=False),
         "group": lambda root, number: _file(root, number, group=True),
+        "journal": lambda root, number: _file(root, number, group=True, durability="journal"),
         "process": lambda root, number: _file(root, number, group=True, durability="process"),
         "sqlite-wal": _row,
     }
@@ -41,12 +42,13 @@ def updates(
         result.seconds.setdefault(label, []).append(duration / max(1, sum(turns)))
 
     for number in range(rounds):
-        for name in rotated([*ways, "tasks"], number):
+        for name in rotated([*ways, "tasks", "journal-tasks"], number):
             root = folder / name
             root.mkdir(exist_ok=True)
             settle_down(base)
-            if name == "tasks":
-                note(f"tasks {tasks}", asyncio.run(_tasks(root, tasks, duration)))
+            if name.endswith("tasks"):
+                level: Durability = "full" if name == "tasks" else "journal"
+                note(f"{name} {tasks}", asyncio.run(_tasks(root, level, tasks, duration)))
                 continue
             for count in counts:
                 note(f"{name} {count}", _threads(ways[name], root, count, duration))
@@ -112,8 +114,8 @@ def _threads(way: Open, root: Path, count: int, duration: float) -> list[int]:
     return made
 
 
-async def _tasks(root: Path, count: int, duration: float) -> list[int]:
-    store = FileStore(root, timeout=None)
+async def _tasks(root: Path, level: Durability, count: int, duration: float) -> list[int]:
+    store = FileStore(root, durability=level, timeout=None)
     made = [0] * count
     until = time.monotonic() + duration
 

@@ -26,8 +26,8 @@ def _private(folder: bytes, names: list[bytes]) -> list[str]:
     found = [_shown(folder, name) for name in names if name not in layout.LASTING]
     if layout.FORMAT in names and _content(folder, layout.FORMAT) not in (layout.FORMAT_TEXT, layout.FORMAT_WITH_LOG):
         found.append(f"{_shown(folder, layout.FORMAT)} has another text")
-    if layout.HEAD in names:
-        journal.decode(_content(folder, layout.HEAD), "HEAD")
+    if layout.HEAD in names and journal.decode_head(_content(folder, layout.HEAD)) is None:
+        found.append(f"{_shown(folder, layout.HEAD)} cannot be read")
     return found
 
 
