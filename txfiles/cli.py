@@ -1,4 +1,4 @@
-"""The command line: `txfiles status|recover|decide|verify|put|sync|gc|compact|tag`.
+"""The command line: `txfiles status|recover|decide|verify|checkpoint|put|sync|gc|compact|tag`.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 needs a decision or recovery, 4 lock not obtained, 5 not a root,
 130 interrupted.

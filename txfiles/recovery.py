@@ -9,6 +9,8 @@ from txfiles._calls.settings import HasRoot, check_links, check_settings, is_far
 from txfiles._commit import inventory
 from txfiles._commit.evidence import Evidence
 from txfiles._commit.home import Home, locate
+from txfiles._commit.log_look import read_log
+from txfiles._commit.log_recovery import outlook
 from txfiles._commit.recover import (
     OnConflict,
     RecoveredTransaction,
@@ -17,12 +19,14 @@ from txfiles._commit.recover import (
     conflict,
     recover_locked,
 )
+from txfiles._commit.restore import conflict as log_conflict
 from txfiles._disk import system
 from txfiles._disk.allowance import Allowance
 from txfiles._disk.interrupts import HeldBack
 from txfiles._disk.lock import here
 from txfiles._format import layout, paths
-from txfiles.errors import JournalVersionError, RecoveryError
+from txfiles._format.log import place
+from txfiles.errors import JournalCorruptError, JournalVersionError, RecoveryError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from txfiles.objects.engine import Facts
 
 __all__ = [
+    "LogStatus",
     "ObjectStatus",
     "PendingTransaction",
     "RecoveredTransaction",
@@ -47,7 +52,10 @@ _DECISIONS = ("raise", "keep-theirs", "roll-forward", "roll-back")
 
 @dataclass(frozen=True, slots=True)
 class PendingTransaction:
-    """A transaction without an end; `state` is intent, committed, aborting or prepared, `error` what is damaged."""
+    """A transaction without an end; `state` is intent, committed, aborting or prepared, `error` what is damaged.
+
+    In the log of a root it may also be unsettled.
+    """
 
     transaction_id: str
     state: str
@@ -64,6 +72,21 @@ class Head:
     paths: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class LogStatus:
+    """The log of durability="journal".
+
+    `sequence` is the number of the last commit in it, `unsettled` are the transactions since the last checkpoint: they
+    are committed and durable, but after a power loss their files may have to be put in place from the log. `restored`
+    are the paths at which a recovery would do so now; none as long as the machine runs. `error` is what is damaged.
+    """
+
+    sequence: int = 0
+    unsettled: list[PendingTransaction] = field(default_factory=list)
+    restored: list[str] = field(default_factory=list)
+    error: str | None = None
+
+
 @dataclass(slots=True)
 class StoreStatus:
     """What is in the private directory.
@@ -71,7 +94,7 @@ class StoreStatus:
     `pending` are transactions that wait for recovery or a decision, `debris` names that a recovery would remove,
     `unknown` names of txfiles that it would leave alone; `head` is the last settled transaction. `foreign` are files
     that somebody else put there; they do no harm. `is_root` is false where there is no private directory: the path is
-    mistyped, or no transaction was ever begun.
+    mistyped, or no transaction was ever begun. `log` is the log, where there is one.
     """
 
     pending: list[PendingTransaction] = field(default_factory=list)
@@ -80,11 +103,13 @@ class StoreStatus:
     head: Head | None = None
     foreign: list[str] = field(default_factory=list)
     is_root: bool = True
+    log: LogStatus | None = None
 
     @property
     def clean(self) -> bool:
-        """Nothing is pending, left over or unknown."""
-        return not (self.pending or self.debris or self.unknown)
+        """Nothing is pending, left over or unknown, or to be put in place from a log."""
+        to_do = self.log is not None and (self.log.restored or self.log.error)
+        return not (self.pending or self.debris or self.unknown or to_do)
 
 
 @dataclass(slots=True)
@@ -164,12 +189,20 @@ def _recover(
     if home is None:
         return RecoveryReport()
     with home:
-        if layout.ours(home.names()) <= layout.PERMANENT:  # also where nothing can be locked, on a read-only mount
+        if _is_at_rest(home):  # also where nothing can be locked, on a read-only mount
             check_format(home, found := inventory.undisturbed(lambda: inventory.take(home)))
             return RecoveryReport(foreign=_decoded(found.foreign))
         home.lock.acquire(timeout, here())
         home.allowance = Allowance(home.root, accept)
         return recover_locked(home, on_conflict=on_conflict)
+
+
+def _is_at_rest(home: Home) -> bool:
+    names = layout.ours(home.names())
+    if names <= layout.PERMANENT:
+        return True
+    found = read_log(home) if names <= layout.LASTING else None
+    return found is not None and found.phase == "applied"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +281,15 @@ def _examine(home: Home) -> Findings:
             problems.append(str(error))
         else:
             conflicts += [str(conflict(others))] if others else []
+    try:
+        log = read_log(home)
+    except JournalCorruptError as error:
+        problems.append(str(error))
+    else:
+        if log is not None and home.format() != layout.FORMAT_WITH_LOG:
+            problems.append("the format file is not that of a root with a log")
+        if log is not None and (foreign := outlook(home, log).foreign):
+            conflicts.append(str(log_conflict(foreign)))
     problems += [f"{paths.decode(name)} is not a file of txfiles" for name in found.unknown]
     return Findings(problems, conflicts)
 
@@ -286,9 +328,32 @@ def _describe(home: Home) -> StoreStatus:
         damaged = pending.error is not None and pending.state != "intent"  # a writer may be writing that one now
         error = str(pending.error) if damaged else None
         out.pending.append(PendingTransaction(pending.tid, pending.state, named, error))
-    live = {pending.tid for pending in found.pending}
+    live = {pending.tid for pending in found.pending} | _describe_log(home, out)
     for tid, names in found.loose.items():
         for name in names if tid not in live else ():
             kept = inventory.keeps_old(home, name, found.head)
             (out.unknown if kept else out.debris).append(paths.decode(name))
     return out
+
+
+def _describe_log(home: Home, out: StoreStatus) -> set[str]:
+    """The transactions of the log that still need what lies in the private directory."""
+    try:
+        found = read_log(home)
+    except JournalCorruptError as error:
+        out.log = LogStatus(error=str(error))
+        return set()
+    if found is None:
+        return set()
+    if home.format() != layout.FORMAT_WITH_LOG:
+        out.unknown.append(paths.decode(layout.FORMAT))
+    last, journals = place(found.header, found.records), [record.journal for record in found.records]
+    what = outlook(home, found)
+    if (journal := what.in_doubt) is not None:
+        out.pending.append(PendingTransaction(journal.tid, what.state, journal.paths))
+        journals.pop()
+    if journals and (out.head is None or out.head.sequence < last.seq):
+        out.head = Head(journals[-1].tid, journals[-1].seq, journals[-1].paths)
+    unsettled = [PendingTransaction(one.tid, "unsettled", one.paths) for one in journals]
+    out.log = LogStatus(last.seq, unsettled, _decoded(what.restored))
+    return set() if journal is None else {journal.tid}

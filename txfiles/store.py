@@ -254,8 +254,7 @@ class FileStore:
                 return NEVER
             lookout = Lookout(system.current(), paths.encode(self._root))
             try:
-                lookout.adopt_head()
-                return lookout.version()
+                return lookout.version_now()
             except PermissionError as error:
                 raise unreadable(lookout.root) from error
             finally:

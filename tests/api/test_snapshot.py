@@ -617,7 +617,7 @@ def test_files_that_other_programs_change_all_the_time_can_be_read(root: Path, s
 
 def test_a_newer_format_is_refused(root: Path, store: FileStore) -> None:
     put(store, a="x")
-    (root / ".txfiles" / "format").write_text("txfiles 2 flock\n", encoding="utf-8")
+    (root / ".txfiles" / "format").write_text("txfiles 3 flock\n", encoding="utf-8")
     for names in ((), ("a",)):
         with pytest.raises(JournalVersionError), store.snapshot(*names):
             pass

@@ -202,7 +202,7 @@ CASES = {
         case(
             "format-newer",
             dying(WRITES, "rename", 3),
-            overwrite(f"{PRIVATE}/format", "txfiles 2 flock\n"),
+            overwrite(f"{PRIVATE}/format", "txfiles 3 flock\n"),
             refused(JournalVersionError),
         ),
     ]

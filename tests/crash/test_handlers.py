@@ -20,7 +20,7 @@ from tests.support import DEEP
 from tests.support.boundary import tree
 from txfiles import FileStore, FileTransaction, commit_prepared, recover, rollback_prepared
 from txfiles._disk import system
-from txfiles._reading.lookout import mark_from, rest
+from txfiles._reading.lookout import Known, mark_from, rest
 from txfiles.documents import Documents
 from txfiles.integrations.fsspec import TxFilesFileSystem
 from txfiles.recovery import verify
@@ -186,7 +186,7 @@ def _snapshot_at_rest(root: Path, tracer: Signal) -> None:
     """No block holds anything back while small files of a root at rest are read."""
     store = FileStore(root)
     store.transaction().begin().rollback()
-    rest._last[os.fsencode(root)] = mark_from(os.stat(root / ".txfiles")), store.state_version()
+    rest._last[os.fsencode(root)] = mark_from(os.stat(root / ".txfiles")), Known(store.state_version(), None)
     snapshot = store.snapshot("a", "b")
     sys.settrace(tracer)
     with snapshot:

@@ -11,6 +11,7 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -66,10 +67,97 @@ class Recorder:
         return recorded
 
 
-class Recording:
-    """What a program of transactions did to a root. `states[n]` is the generation after n changes of anything."""
+class Explored:
+    """What was recorded of writers. `pieces` are their calls, each from one that changes something up to the next.
+
+    `states[n]` is the generation after n pieces.
+    """
+
+    scene: SimFS
+    pieces: list[list[Call]]
+    states: list[int]
+
+    def __init__(self) -> None:
+        self._lengths: dict[tuple[Read, int], int] = {}
+
+    @property
+    def places(self) -> int:
+        return len(self.pieces)
+
+    def read(self, read: Read, start: int, schedule: Schedule) -> tuple[int, int]:
+        """Let a reader read; what it found, and how many calls that took it."""
+        sim = self.scene.after_kill()
+        fds: dict[int, int] = {}
+        at = 0
+
+        def go_on(place: int) -> None:
+            nonlocal at
+            while at < place:
+                for call in self.pieces[at]:
+                    self.play(sim, fds, call)
+                at += 1
+
+        calls = 0
+
+        def before(_: int, name: str) -> None:
+            nonlocal calls
+            calls += 1
+            go_on(schedule.get(calls, 0))
+            self.allow(name)
+
+        go_on(start)
+        fs = FaultyFS(sim, before)
+        with system.use(fs), self.beside(lambda: at):  # type: ignore[arg-type]
+            found = read(FileStore("/sim", timeout=0))
+        allowed = self.states[start : at + 1]
+        assert found in allowed, f"{found} is none of {sorted(set(allowed))}: {start=} {schedule=}"
+        return found, calls
+
+    def play(self, sim: SimFS, fds: dict[int, int], call: Call) -> None:
+        """One call of the writer; `fds` are its descriptors, as recorded and as played."""
+        name, args, result, follow = call
+        mine = [fds.get(arg, arg) if type(arg) is int else arg for arg in args]
+        made = getattr(sim, name)(*mine, **({"follow": True} if follow else {}))
+        if type(result) is int and name not in ("write", "write_at", "seek"):
+            fds[result] = made
+
+    def allow(self, name: str) -> None:
+        """Raise `OSError` for a call that the reader may not make."""
+
+    def beside(self, place: Callable[[], int]) -> AbstractContextManager[object]:
+        """What holds while a reader reads, where the writer is at that place."""
+        return nullcontext()
+
+    def length(self, read: Read, start: int) -> int:
+        """How many calls a reader makes where the writer stands still."""
+        if (read, start) not in self._lengths:
+            self._lengths[read, start] = self.read(read, start, {})[1]
+        return self._lengths[read, start]
+
+    def schedules(self, read: Read, switches: int) -> Iterator[tuple[int, Schedule]]:
+        """Every start of the reader, every place in it, and every place to which the writer goes on there."""
+        for start in range(self.places + 1):
+            calls = self.length(read, start)
+            ways = itertools.combinations(range(1, calls + 1), switches)
+            for places in ways:
+                for targets in itertools.combinations(range(start + 1, self.places + 1), switches):
+                    yield start, dict(zip(places, targets, strict=True))
+
+    def sample(self, read: Read, switches: int, count: int, seed: int = 0) -> Iterator[tuple[int, Schedule]]:
+        draw = random.Random(seed)
+        for _ in range(count):
+            start = draw.randint(0, self.places)
+            calls = self.length(read, start)
+            places = sorted(draw.sample(range(1, calls + 1), switches))
+            targets = sorted(draw.choices(range(start, self.places + 1), k=switches))
+            yield start, dict(zip(places, targets, strict=True))
+
+
+class Recording(Explored):
+    """What a program of transactions did to a root."""
 
     def __init__(self, program: list[str]) -> None:
+        super().__init__()
         self.scene = SimFS()
         with system.use(self.scene):
             self._write("commit", 0)
@@ -87,8 +175,7 @@ class Recording:
                     number += 1
                     self._write(kind, number)
                 ends.append(number)
-        self._lengths: dict[tuple[Read, int], int] = {}
-        self.pieces: list[list[Call]] = []
+        self.pieces = []
         self.states = [1]
         for call in recorder.calls:
             if call[0] in CHANGES:
@@ -119,65 +206,6 @@ class Recording:
                     tx.delete_tree("x")
                 else:
                     tx.write(f"x/deep/{generation}", str(generation))
-
-    @property
-    def places(self) -> int:
-        return len(self.pieces)
-
-    def read(self, read: Read, start: int, schedule: Schedule) -> tuple[int, int]:
-        """Let a reader read; what it found, and how many calls that took it."""
-        sim = self.scene.after_kill()
-        fds: dict[int, int] = {}
-        at = 0
-
-        def go_on(place: int) -> None:
-            nonlocal at
-            while at < place:
-                for name, args, result, follow in self.pieces[at]:
-                    mine = [fds.get(arg, arg) if type(arg) is int else arg for arg in args]
-                    made = getattr(sim, name)(*mine, **({"follow": True} if follow else {}))
-                    if type(result) is int and name not in ("write", "seek"):
-                        fds[result] = made
-                at += 1
-
-        calls = 0
-
-        def before(_: int, name: str) -> None:
-            nonlocal calls
-            calls += 1
-            go_on(schedule.get(calls, 0))
-
-        go_on(start)
-        fs = FaultyFS(sim, before)
-        with system.use(fs):  # type: ignore[arg-type]
-            found = read(FileStore("/sim", timeout=0))
-        allowed = self.states[start : at + 1]
-        assert found in allowed, f"{found} is none of {sorted(set(allowed))}: {start=} {schedule=}"
-        return found, calls
-
-    def length(self, read: Read, start: int) -> int:
-        """How many calls a reader makes where the writer stands still."""
-        if (read, start) not in self._lengths:
-            self._lengths[read, start] = self.read(read, start, {})[1]
-        return self._lengths[read, start]
-
-    def schedules(self, read: Read, switches: int) -> Iterator[tuple[int, Schedule]]:
-        """Every start of the reader, every place in it, and every place to which the writer goes on there."""
-        for start in range(self.places + 1):
-            calls = self.length(read, start)
-            ways = itertools.combinations(range(1, calls + 1), switches)
-            for places in ways:
-                for targets in itertools.combinations(range(start + 1, self.places + 1), switches):
-                    yield start, dict(zip(places, targets, strict=True))
-
-    def sample(self, read: Read, switches: int, count: int, seed: int = 0) -> Iterator[tuple[int, Schedule]]:
-        draw = random.Random(seed)
-        for _ in range(count):
-            start = draw.randint(0, self.places)
-            calls = self.length(read, start)
-            places = sorted(draw.sample(range(1, calls + 1), switches))
-            targets = sorted(draw.choices(range(start, self.places + 1), k=switches))
-            yield start, dict(zip(places, targets, strict=True))
 
 
 def generation(contents: list[bytes]) -> int:

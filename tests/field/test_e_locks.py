@@ -764,7 +764,7 @@ def _everything(root: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def _newer_format(root: Path) -> Callable[[], object]:
-    (root / ".txfiles/format").write_text("txfiles 2 flock\n", encoding="utf-8")
+    (root / ".txfiles/format").write_text("txfiles 3 flock\n", encoding="utf-8")
     return lambda: (root / ".txfiles/format").write_text("txfiles 1 flock\n", encoding="utf-8")
 
 

@@ -64,7 +64,9 @@ LAYERS = """
 
     _reading.nothing  _reading.reader  _reading.resting
     _reading.question
-    _reading.lookout  _reading.overlay
+    _reading.lookout
+    _reading.records
+    _reading.overlay
 
     _commit.idle
     _commit.levels  _commit.two_phase
@@ -72,7 +74,7 @@ LAYERS = """
     _commit.log_recovery
     _commit.log_commit
     _commit.checkpoint  _commit.protocol
-    _commit.logfile  _commit.restore  _commit.spare
+    _commit.logfile  _commit.log_look  _commit.restore  _commit.spare
     _commit.durable  _commit.evidence  _commit.inventory
     _commit.home
 
@@ -114,7 +116,20 @@ DOORS = {
     "_disk": {"allowance", "interrupts", "leaving", "lock", "metadata", "rounds", "system"},
     "_tree": {"borders", "facts", "staging", "streams", "subtrees", "tokens", "tree", "view"},
     "_calls": {"changing", "content", "opening", "plan", "progress", "session", "settings"},
-    "_commit": {"evidence", "home", "idle", "inventory", "levels", "protocol", "recover", "two_phase"},
+    "_commit": {
+        "evidence",
+        "home",
+        "idle",
+        "inventory",
+        "levels",
+        "log_commit",
+        "log_look",
+        "log_recovery",
+        "protocol",
+        "recover",
+        "restore",
+        "two_phase",
+    },
     "_documents": {"codecs", "document", "family", "members", "patterns"},
     "_reading": {"lookout", "nothing", "question", "reader", "resting"},
     "objects": {"collect", "compact", "engine", "far", "reader", "root", "state", "tags"},

@@ -1,4 +1,4 @@
-"""`txfiles status|verify|recover|decide`: what a crash left, and the end of it."""
+"""`txfiles status|verify|recover|decide|checkpoint`: what a crash left, and the end of it; the log."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from txfiles._cli.answer import DECISION, DONE, FAILED, NO_ROOT, Answer
 from txfiles._format.paths import some
 from txfiles.prepared import commit_prepared, rollback_prepared
 from txfiles.recovery import ObjectStatus, recover, status, verify
+from txfiles.store import FileStore
 
 if TYPE_CHECKING:
     import argparse
+
+    from txfiles.recovery import StoreStatus
 
 
 _OUTCOMES = {"before": "not committed, and it will not be", "after": "committed"}
@@ -34,6 +37,7 @@ def run_status(options: argparse.Namespace) -> Answer:
         lines += [f"tag          {name}" for name in found.tags]
     for pending in found.pending:
         lines.append(f"{pending.state:<12} {pending.transaction_id}: {pending.error or some(pending.paths)}")
+    lines += _log_lines(found)
     if found.debris:
         lines.append(f"left over    {some(found.debris)}")
     lines += [f"unknown      {name}" for name in found.unknown]
@@ -45,6 +49,19 @@ def run_status(options: argparse.Namespace) -> Answer:
     else:
         lines.append("clean")
     return Answer(DONE if found.clean else DECISION, {"clean": found.clean, **asdict(found)}, lines)
+
+
+def _log_lines(found: StoreStatus) -> list[str]:
+    if (log := found.log) is None:
+        return []
+    if log.error is not None:
+        return [f"damaged      {log.error}"]
+    lines = [f"log          {_commits(len(log.unsettled))} since the last checkpoint"]
+    return [*lines, f"to restore   {some(log.restored)} (from the log)"] if log.restored else lines
+
+
+def _commits(number: int) -> str:
+    return "1 commit" if number == 1 else f"{number} commits"
 
 
 def run_recover(options: argparse.Namespace) -> Answer:
@@ -96,6 +113,7 @@ def run_verify(options: argparse.Namespace) -> Answer:
         now = status(options.dir)
         pending = [f"{one.state} {one.transaction_id}: {some(one.paths)}" for one in now.pending]
         pending += [f"left over: {some(now.debris)}"] if now.debris else []
+        pending += [f"to restore from the log: {some(now.log.restored)}"] if now.log and now.log.restored else []
     lines = [f"damaged: {text}" for text in found.damaged]
     lines += [f"conflict: {text}" for text in found.conflicts]
     lines += [f"pending: {text}" for text in pending]
@@ -103,6 +121,21 @@ def run_verify(options: argparse.Namespace) -> Answer:
     lines.append("not sound" if found.damaged else f"sound, {what}" if pending else "sound")
     code = FAILED if found.damaged else DECISION if pending or found.conflicts else DONE
     return Answer(code, {"sound": found.sound, **asdict(found), "pending": pending, "is_root": True}, lines)
+
+
+def run_checkpoint(options: argparse.Namespace) -> Answer:
+    """Empty the log, and with `--remove-log` do without it."""
+    if not (before := status(options.dir)).is_root:
+        return _no_root(options, {"commits": 0, "log": False, "is_root": False})
+    store = FileStore(options.dir, timeout=options.timeout, links=options.out, accept=options.accept)
+    (store.remove_log if options.remove_log else store.checkpoint)()
+    commits = 0 if before.log is None else len(before.log.unsettled)
+    is_left = before.log is not None and not options.remove_log
+    found = {"commits": commits, "log": is_left, "is_root": True}
+    if before.log is None:
+        return Answer(DONE, found, ["no log, nothing to do"])
+    what = "every file is durable where it is"
+    return Answer(DONE, found, [f"{_commits(commits)} settled, {what}" + ("" if is_left else "; the log is removed")])
 
 
 def _no_root(options: argparse.Namespace, found: dict[str, Any]) -> Answer:

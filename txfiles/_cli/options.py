@@ -21,7 +21,7 @@ exit codes:
   2  the command line is wrong
   3  recovery is needed, or a decision: somebody changed files since a crash
   4  another writer held the lock for too long
-  5  status, verify, recover: the directory is not a txfiles root
+  5  status, verify, recover, checkpoint: the directory is not a txfiles root
   130  interrupted with Ctrl-C; nothing was left half done
 """
 
@@ -92,6 +92,17 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument("dir", metavar="DIR")
     _follow_links(command)
+
+    command = _command(
+        commands, "checkpoint", look.run_checkpoint, "empty the log of --durability journal; every file is durable then"
+    )
+    command.add_argument("dir", metavar="DIR")
+    command.add_argument(
+        "--remove-log", action="store_true", help="do without a log, so that older versions can use DIR again"
+    )
+    _timeout(command)
+    _follow_links(command)
+    _accept(command)
 
     command = _command(commands, "put", put.run, "replace several files of DIR at once")
     command.add_argument("dir", metavar="DIR")

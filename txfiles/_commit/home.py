@@ -257,7 +257,9 @@ class Home:
         if not self._private_is_the_callers_own():
             return False
         journals = [
-            name for name in self.names() if layout.parse(name).kind not in ("permanent", "token", "old", "unknown")
+            name
+            for name in self.names()
+            if name == layout.LOG or layout.parse(name).kind not in ("permanent", "token", "old", "unknown")
         ]
         return all(self.fs.stat(self.private_fd, name).st_uid == uid for name in journals)
 

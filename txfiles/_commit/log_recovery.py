@@ -22,15 +22,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles._commit.checkpoint import begin_anew, sync_changed
 from txfiles._commit.log_commit import put, shows, take_back, token_of
-from txfiles._commit.restore import conflict, restore
+from txfiles._commit.restore import conflict, examine, restore
 from txfiles._format import layout, paths
 from txfiles.errors import ConflictError, RecoveryConflictError
 
 if TYPE_CHECKING:
     from txfiles._commit.home import Home
+    from txfiles._commit.log_look import Found
     from txfiles._commit.logfile import LogFile
     from txfiles._commit.restore import Choice
     from txfiles._format.journal import Journal, Operation
+    from txfiles._format.layout import State
     from txfiles._format.log import Record
 
 
@@ -58,13 +60,15 @@ def recover(home: Home, file: LogFile, on_conflict: Choice = "raise") -> Recover
     back: list[Journal] = []
     theirs: list[bytes] = []
     if records and (phase == "undoing" or (phase == "applying" and _is_to_go_back(home, records[-1], on_conflict))):
-        file.mark("undoing")
+        if phase == "applying":
+            file.mark("undoing")
         last = records.pop().journal
         back.append(last)
         for op in reversed(last.ops):
             take_back(home, last, op)
         theirs = restore(home, records, on_conflict, is_copy=file.is_copy, every=True).theirs
     elif phase == "applying" and records:
+        file.mark_begun()
         if _finish(home, records[-1].journal, on_conflict):
             forward.append(records[-1].journal)
     elif phase != "applied":
@@ -84,6 +88,36 @@ def recover(home: Home, file: LogFile, on_conflict: Choice = "raise") -> Recover
     file.mark("applied")
     ended = {journal.tid for journal in forward}
     return Recovered(forward, back, [record.journal for record in records if record.journal.tid not in ended], theirs)
+
+
+class Outlook(NamedTuple):
+    """What `recover` would do: with the last record if it is in doubt, at which paths, what of others is in its way.
+
+    `state` is that of the record in doubt: `"committed"`, or `"aborting"` where it is to be undone.
+    """
+
+    in_doubt: Journal | None
+    state: State
+    restored: list[bytes]
+    foreign: list[Operation]
+
+
+def outlook(home: Home, found: Found) -> Outlook:
+    """Reads only, and needs no lock: what a writer that lives is doing counts as cut off, but for a checkpoint."""
+    records, phase = list(found.records), found.phase
+    if not records or phase == "applied" or (phase == "syncing" and found.held):
+        return Outlook(None, "committed", [], [])
+    if phase == "applying":
+        journal = records[-1].journal
+        todo, foreign = undone(home, journal)
+        return Outlook(journal, "committed", [op.path for op in todo], foreign)
+    back = records.pop().journal if phase == "undoing" else None
+    seen = examine(home, records, is_copy=found.is_copy)
+    touched = set() if back is None else {op.path for op in back.ops}
+    every = seen.whole if phase is not None else []  # a sync may have failed
+    restored = {final.op.path for final in (*seen.missing, *every)} | touched
+    foreign = [final.op for final in seen.foreign if final.op.path not in touched]
+    return Outlook(back, "aborting", sorted(restored), foreign)
 
 
 def _is_of_this_boot(home: Home, record: Record) -> bool:

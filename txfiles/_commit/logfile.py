@@ -227,7 +227,7 @@ class LogFile:
     def restart(self) -> None:
         """Begin anew, durably (W3). REQUIRES: whatever the records stand for is durable without them."""
         generation = self.header.generation + 1
-        header = self.header._replace(generation=generation, seq=self.seq, chain=self.last.chain)
+        header = self.header._replace(generation=generation, seq=self.seq, chain=self._chain)
         read = self.read()
         durable = {path: file for path, file in read.durable.items() if path not in read.changed} | read.changed
         durable = dict(islice(durable.items(), max(0, len(durable) - _MOST_FILES), None))
@@ -243,18 +243,25 @@ class LogFile:
 
         REQUIRES: as `restart`. Raises `OSError`; then this one goes on, or the tail says "tainted".
         """
-        new = LogFile.make(self._home, self.header.generation + 1, self.seq + skip, self.last.chain)
+        new = LogFile.make(self._home, self.header.generation + 1, self.seq + skip, self._chain)
         self.close()
         self.__dict__.update(new.__dict__)
+
+    @property
+    def _chain(self) -> bytes:
+        """Of the state that goes on: that of a record that was undone is as it was before it."""
+        return (self.before if self._phase == "undoing" else self.last).chain
 
     # -- the tail -----------------------------------------------------------------------------------------------
 
     def mark(self, phase: Phase) -> None:
         """Tell those who share this session up to where everything is applied, and what is being done.
 
-        The tail is held while something is: so readers know that its writer lives. Not before it says so: whoever ends
-        what a dead one had begun would be taken for that one.
+        The tail is held while something is: so readers know that its writer lives. What was applied before nobody saw
+        has to be held first; and else only then, for whoever ends what a dead one had begun is not that one.
         """
+        if phase == "applying":
+            self._home.hold(self._tail_fd)
         at = self.before if phase in ("applying", "undoing") else self.last
         tail = log.tail(self.header, at.seq, at.end, phase, self._session, at.chain)
         write_all_at(self._home.fs, self._tail_fd, log.encode_tail(tail), 0)
@@ -263,6 +270,15 @@ class LogFile:
             self._home.let_go()
         else:
             self._home.hold(self._tail_fd)
+
+    def mark_begun(self) -> None:
+        """Mark a record that is to be applied, of which nobody can have seen anything as long as "applied" stood there.
+
+        One that was marked already stays so, and is not held: readers may have seen its state after its writer died.
+        """
+        tail = log.decode_tail(self._home.fs.read_at(self._tail_fd, log.TAIL_SIZE, 0))
+        if tail is not None and tail.phase == "applied":
+            self.mark("applying")
 
     def phase(self) -> Phase | None:
         """What was being done when the tail was written, see `log.phase_of`."""

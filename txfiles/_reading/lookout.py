@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import re
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from txfiles._commit import inventory
@@ -14,6 +16,8 @@ from txfiles._commit.recover import check_format, judge
 from txfiles._disk.system import release
 from txfiles._format import layout, paths
 from txfiles._format.journal import decode
+from txfiles._format.log import NO_CHAIN
+from txfiles._reading.records import LogLook, Moved, Records, State
 from txfiles._tree.tree import Tree
 from txfiles.errors import JournalCorruptError, JournalVersionError, RecoveryError
 
@@ -37,16 +41,23 @@ Mark = tuple[int, int, int]  # device, inode and mtime of the private directory
 class Look(NamedTuple):
     """`head` is the device and inode of HEAD. `journals` are the names of those whose writer is dead, or may be;
     `live` of those whose writer is at work on the files: until HEAD is another, the state is the one before them.
+    `log` is the log, if there is one.
     """
 
     head: tuple[int, int] | None
     journals: frozenset[bytes]
     live: frozenset[bytes] = frozenset()
+    log: LogLook | None = None
 
     @property
     def is_quiet(self) -> bool:
         """Nothing is under way."""
-        return not self.journals and not self.live
+        return not self.journals and not self.live and (self.log is None or self.log.is_quiet)
+
+    @property
+    def is_dead(self) -> bool:
+        """Recovery has something to do, or may have."""
+        return bool(self.journals) or (self.log is not None and self.log.is_dead)
 
 
 AT_REST = Look(None, frozenset())
@@ -61,12 +72,15 @@ class Standing(NamedTuple):
     begun: bool
 
 
-class Moved(Exception):
-    """A journal was renamed or removed while it was being read."""
-
-
 class Gone(Moved):
     """The private directory was removed."""
+
+
+class Known(NamedTuple):
+    """Of a root at rest: its version, and of one with a log the session, of which alone that says anything."""
+
+    version: str
+    session: bytes | None
 
 
 class Rest:
@@ -77,23 +91,23 @@ class Rest:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[int, int], tuple[Mark, float, str | None]] = {}
-        self._last: dict[bytes, tuple[Mark, str]] = {}
+        self._seen: dict[tuple[int, int], tuple[Mark, float, Known | None]] = {}
+        self._last: dict[bytes, tuple[Mark, Known]] = {}
 
-    def version(self, mark: Mark) -> str | None:
-        """The version of the root if it is known to be at rest."""
+    def known(self, mark: Mark) -> Known | None:
+        """What is known of the root if it is at rest."""
         seen = self._seen.get(mark[:2])
         return seen[2] if seen is not None and seen[0] == mark else None
 
-    def last(self, root: bytes) -> tuple[Mark, str] | None:
-        """Mark and version that the root had when it was last known to be at rest; it may have been `left` since."""
+    def last(self, root: bytes) -> tuple[Mark, Known] | None:
+        """Mark of the root, and what was known of it, when it was last at rest; it may have been `left` since."""
         return self._last.get(root)
 
     def left(self, root: bytes) -> None:
         """The root has another mark by now."""
         self._last.pop(root, None)
 
-    def examined(self, root: bytes, mark: Mark, at: float, version: str) -> None:
+    def examined(self, root: bytes, mark: Mark, at: float, known: Known) -> None:
         """Nothing was under way in an examination that found `mark` before and after, and began `at` (monotonic)."""
         seen = self._seen.get(mark[:2])
         if seen is None or seen[0] != mark:
@@ -102,8 +116,8 @@ class Rest:
                 self._last.clear()
             self._seen[mark[:2]] = (mark, time.monotonic(), None)
         elif at - seen[1] >= _TICK and mark[2] % _COARSE:
-            self._seen[mark[:2]] = (mark, seen[1], version)
-            self._last[root] = (mark, version)
+            self._seen[mark[:2]] = (mark, seen[1], known)
+            self._last[root] = (mark, known)
 
 
 rest = Rest()
@@ -135,11 +149,14 @@ class Lookout:
         self._home: Home | None = None
         self._judged: tuple[Look, list[Standing]] = AT_REST, []
         self._live: dict[bytes, Evidence] = {}
+        self._records: Records | None = None
 
     def close(self) -> None:
         """Free the descriptors; may be called again."""
         fds, self.root_fd, self.private_fd, self.head_fd = (self.root_fd, self.private_fd, self.head_fd), -1, -1, -1
         self.tree.close()
+        if self._records is not None:
+            self._records.close()
         for fd in fds:
             if fd >= 0:
                 release(self.fs, fd)
@@ -151,6 +168,17 @@ class Lookout:
             self._home = Home(self.fs, self.root, self.root_fd, self.private_fd)
             self._home.tree = self.tree
         return self._home
+
+    @property
+    def records(self) -> Records:
+        """REQUIRES: a private directory."""
+        if self._records is None:
+            self._records = Records(self.home)
+        return self._records
+
+    def session(self) -> bytes:
+        """REQUIRES: a private directory."""
+        return self.fs.session(self.private_fd)
 
     def _has_private(self) -> bool:
         if self.private_fd < 0:
@@ -192,7 +220,19 @@ class Lookout:
                     journals.append(name)
                 elif not name.endswith(b".intent"):
                     live.append(name)
-        return Look(self._identity(layout.HEAD), frozenset(journals), frozenset(live))
+        head = self._identity(layout.HEAD)
+        found = self.records.look() if layout.LOG in names else None
+        return Look(head, frozenset(journals), frozenset(live), found)
+
+    def look_at_log(self) -> LogLook | None:
+        """`None` where there is none."""
+        if not self._has_private() or self._identity(layout.LOG) is None:
+            return None
+        return self.records.look()
+
+    def state(self, look: LogLook | None) -> State | None:
+        """The state of the log in which it is read; before what its writer is going on with."""
+        return None if look is None else self.records.state(look)
 
     def _is_live(self, name: bytes) -> bool:
         """Whether the writer of a journal is at work; one that has begun with the files is read, too.
@@ -309,8 +349,21 @@ class Lookout:
         except JournalCorruptError:
             return None
 
-    def version(self, journal: bytes | None = None) -> str:
-        """The version of the state of the adopted HEAD, or of the state after a journal under way."""
+    def version(self, journal: bytes | None = None, log: State | None = None) -> str:
+        """The version of the state of the adopted HEAD, or of the state after a journal under way, and of the log."""
+        version = self._version(journal)
+        if log is None or log.chain == NO_CHAIN:
+            return version
+        return hashlib.blake2b(version.encode() + log.chain, digest_size=16).hexdigest()
+
+    def version_now(self) -> str:
+        """The version of the committed state."""
+        while True:
+            self.adopt_head()
+            with suppress(Moved):
+                return self.version(log=self.state(self.look_at_log()))
+
+    def _version(self, journal: bytes | None) -> str:
         if journal is not None:
             data = self.home.read(journal)
             if data is None:

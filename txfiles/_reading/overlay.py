@@ -7,14 +7,22 @@ reader that finds the same entries before and after it has read has read one sta
 from __future__ import annotations
 
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from txfiles._commit.evidence import Evidence, same_inode
-from txfiles._tree.view import ABSENT, Absent, Directory
+from txfiles._commit.log_commit import shows, token_of
+from txfiles._commit.log_recovery import undone
+from txfiles._format import layout
+from txfiles._tree.tokens import identity_of
+from txfiles._tree.view import ABSENT, Absent, Directory, Told
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from txfiles._commit.home import Home
+    from txfiles._commit.restore import Final
     from txfiles._disk.system import Stat
-    from txfiles._format.journal import Identity
+    from txfiles._format.journal import Identity, Journal, Meta
 
 
 class Held(NamedTuple):
@@ -24,7 +32,26 @@ class Held(NamedTuple):
     identity: Identity
 
 
-Entries = dict[bytes, Held | Directory | Absent]
+class Logged(NamedTuple):
+    """A file that the log has, and that is not in its place."""
+
+    identity: Identity
+    meta: Meta
+    content: bytes
+
+    @property
+    def stat(self) -> Stat:
+        mode, (ino, size, mtime_ns, _) = stat.S_IFREG | self.meta.mode, self.identity
+        return cast("Stat", Told(mode, size, mtime_ns, mtime_ns, self.meta.uid, self.meta.gid, ino))
+
+
+Entries = dict[bytes, Held | Logged | Directory | Absent]
+
+
+def name_of(entry: Held | Logged) -> bytes:
+    """The name of the private directory. REQUIRES: it has one."""
+    assert isinstance(entry, Held)
+    return entry.name
 
 
 def lay_after(evidence: Evidence, entries: Entries) -> None:
@@ -74,6 +101,39 @@ def lay_intent_before(evidence: Evidence, entries: Entries) -> None:
         if op.old is not None and evidence.lost_its_name(op, evidence.target(op)):
             entries[op.path] = Held(evidence.old_name(op), op.old)
     _lay_directories_before(evidence, entries)
+
+
+def lay_record_before(home: Home, journal: Journal, entries: Entries) -> None:
+    """The state before a record that is being applied or undone.
+
+    Under the name of a token lies what was replaced, as soon as it is not the new file any more: for a moment also what
+    somebody else had put there, which is put back.
+    """
+    for op in journal.ops:
+        token = token_of(home, journal, op)
+        name = layout.token(journal.tid, op.number)
+        if token is not None and (op.new is None or not shows(token, op.new)):
+            entries[op.path] = Held(name, identity_of(token))
+        elif token is None and op.new is not None and op.old is None:
+            entries[op.path] = ABSENT
+
+
+def lay_record_after(home: Home, journal: Journal, entries: Entries) -> None:
+    """The state after it."""
+    for op in undone(home, journal)[0]:
+        entries[op.path] = ABSENT if op.new is None else Held(layout.token(journal.tid, op.number), op.new)
+
+
+def lay_logged(finals: Iterable[Final], entries: Entries) -> None:
+    """What the records say of these paths, whatever is there."""
+    for final in finals:
+        op = final.op
+        if op.kind == "delete":
+            entries[op.path] = ABSENT
+        else:
+            assert op.new is not None
+            assert op.meta is not None
+            entries[op.path] = Logged(op.new, op.meta, final.content)
 
 
 def _lay_directories_before(evidence: Evidence, entries: Entries) -> None:

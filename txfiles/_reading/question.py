@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from txfiles._format import paths
-from txfiles._reading.overlay import Held
-from txfiles._tree.view import View
+from txfiles._reading.overlay import Held, Logged
+from txfiles._tree import view
+from txfiles._tree.view import View, version_of
 from txfiles.errors import SnapshotExpiredError, TxFilesError
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ class Question(Generic[T]):
     by_name = True
     """The answers tell names only, no inodes."""
 
-    def ask(self, view: View[Held]) -> T:
+    def ask(self, view: View[Any]) -> T:
         """May raise `OSError` and `TxFilesError`: that is an answer, too."""
         raise NotImplementedError
 
-    def again(self, view: View[Held]) -> object:
+    def again(self, view: View[Any]) -> object:
         """The same, for a comparison."""
         return self.ask(view)
 
@@ -36,7 +37,7 @@ class Question(Generic[T]):
         """Free an answer that does not count."""
 
 
-def attempt(ask: Callable[[View[Held]], T], view: View[Held]) -> tuple[T | None, OSError | TxFilesError | None]:
+def attempt(ask: Callable[[View[Any]], T], view: View[Any]) -> tuple[T | None, OSError | TxFilesError | None]:
     """The answer, or the error that is one."""
     try:
         return ask(view), None
@@ -44,8 +45,8 @@ def attempt(ask: Callable[[View[Held]], T], view: View[Held]) -> tuple[T | None,
         return None, error
 
 
-class Traced(View[Held]):
-    """A view that remembers on which paths an answer depends."""
+class Traced(View[Held | Logged]):
+    """A view that remembers on which paths an answer depends. What the log has is in no file system."""
 
     def forget(self) -> None:
         self._looked: set[bytes] = set()
@@ -58,6 +59,19 @@ class Traced(View[Held]):
     def file(self, path: bytes) -> tuple[int, bytes, Stat]:
         self._looked.add(path)
         return View.file(self, path)
+
+    def held(self, path: bytes) -> view.Held | None:
+        if not self.entries:
+            return None
+        self._looked.add(path)
+        entry = self.entries.get(self.find(path)[0])
+        if not isinstance(entry, Logged):
+            return None
+        return view.Held(version_of(entry.stat), entry.stat, lambda: entry.content)
+
+    def stat(self, path: bytes) -> Stat | None:
+        entry = self.entries.get(path)
+        return entry.stat if isinstance(entry, Logged) else super().stat(path)
 
     def listdir(self, path: bytes) -> list[bytes]:
         self._listed.add(path)

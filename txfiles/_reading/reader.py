@@ -27,9 +27,10 @@ from txfiles._disk.allowance import UnsyncedDirectoryError
 from txfiles._disk.interrupts import GivingWay
 from txfiles._disk.lock import is_locked
 from txfiles._format import layout, paths
-from txfiles._reading.lookout import AT_REST, NEVER, Gone, Look, Lookout, Moved, Standing, rest, unreadable
-from txfiles._reading.overlay import Entries, lay_after, lay_before, lay_intent_before
+from txfiles._reading.lookout import AT_REST, NEVER, Gone, Known, Look, Lookout, Standing, rest, unreadable
+from txfiles._reading.overlay import Entries, lay_after, lay_before, lay_intent_before, name_of
 from txfiles._reading.question import Question, Traced, attempt, expired
+from txfiles._reading.records import Moved
 from txfiles.errors import (
     JournalCorruptError,
     JournalVersionError,
@@ -42,6 +43,7 @@ from txfiles.errors import (
 if TYPE_CHECKING:
     from txfiles._disk.system import FileSystem
     from txfiles._reading.lookout import Mark
+    from txfiles._reading.records import LogLook, State
 
 _PATIENCE = 10.0  # seconds that a commit is given to end where the caller would wait for ever
 _TRIES = 20  # at least, however short the timeout
@@ -140,6 +142,8 @@ class Reader:
         self._sequence: int | None = None
         self._expired: set[bytes] = set()
         self._lost = False
+        self._adopted = False
+        self._place: State | None = None
 
     def _fix(self, patience: Patience | None, follow: bool) -> bool:
         """Fix the state as it is now (R1); false if that has to be done again."""
@@ -153,7 +157,6 @@ class Reader:
             self._at_rest = False
             lookout.adopt_head()
             lookout.require_format()
-            self.version = lookout.version()
             return self._examine(patience)
         except PermissionError as error:
             raise unreadable(self._root) from error
@@ -168,16 +171,33 @@ class Reader:
         """Take it for granted that no commit is under way. If it is not known (R5), the first look tells."""
         lookout = self._lookout
         self._mark = lookout.mark()
-        version = NEVER if self._mark is None else rest.version(self._mark)
+        version = NEVER if self._mark is None else self._known(self._mark)
         self._at_rest = version is not None
         self._began = 0.0 if self._at_rest else time.monotonic()
-        if version is None or follow:
-            lookout.adopt_head()
+        log = self._adopt() if version is None or follow else None
         if version is None:
             lookout.require_format()
-            version = lookout.version()
+            version = lookout.version(log=self._place)
         self.version = version
-        self._stand_at(AT_REST if lookout.head is None else Look(lookout.head, _NO_JOURNALS))
+        self._stand_at(AT_REST._replace(head=lookout.head, log=log))
+
+    def _known(self, mark: Mark) -> str | None:
+        """The version of a root that is known to be at rest (R5); one with a log is so in its session only (L1)."""
+        known = rest.known(mark)
+        if known is None or known.session is None:
+            return None if known is None else known.version
+        return known.version if self._lookout.session() == known.session else None
+
+    def _adopt(self) -> LogLook | None:
+        """Go by HEAD and the log as they are now."""
+        lookout = self._lookout
+        lookout.adopt_head()
+        self._adopted = True
+        log = lookout.look_at_log()
+        self._place = lookout.state(log)
+        if self._hopeful and log is not None and log.is_dead:
+            raise Moved
+        return log
 
     def _examine(self, patience: Patience) -> bool:
         lookout = self._lookout
@@ -186,21 +206,30 @@ class Reader:
             return False
         standing = [one for one in lookout.standing(look) if one.begun or _differs_from_before(one)]
         begun = [one for one in standing if one.begun]
-        if begun:
-            if self._ends(patience):
+        dead = look.log if look.log is not None and look.log.is_dead else None
+        if begun or dead:
+            if self._ends(patience, sure=dead is None or dead.here):
                 return False
             _require_no_conflict(begun)
+        self._place = lookout.state(look.log)
+        if dead is not None:
+            self._place = lookout.records.state_after(dead)
+            lookout.records.require_no_conflict(dead)
+        self.version = lookout.version(log=self._place)
         for one in begun:
             if one.forward:
                 journal = one.evidence.journal
                 self._taken[journal.tid] = self._sequence = journal.seq
-                self.version = lookout.version(one.name)
+                self.version = lookout.version(one.name, self._place)
         lookout.intents = frozenset(one.name for one in standing if one.name.endswith(b".intent"))
         self._stand_at(look._replace(journals=frozenset(name for name in look.journals if lookout.matters(name))))
         return True
 
-    def _ends(self, patience: Patience) -> bool:
-        """Let a commit under way come to its end; false when it does not, and has to be read as it is."""
+    def _ends(self, patience: Patience, *, sure: bool) -> bool:
+        """Let a commit under way come to its end; false when it does not, and has to be read as it is.
+
+        Unless it is `sure` that what it shows has passed its commit point, it is not read while somebody is at work.
+        """
         if patience.fresh:
             patience.sleep()
             return True
@@ -210,7 +239,7 @@ class Reader:
             if not locked:
                 return False
         if locked and patience.over:
-            return False
+            return not sure
         if locked:
             patience.sleep()
         return True
@@ -230,6 +259,7 @@ class Reader:
             try:
                 recover_locked(home, durable=self._durable)
             finally:
+                home.close_log()
                 home.lock.release()
         except LockTimeoutError:
             return True
@@ -265,14 +295,17 @@ class Reader:
                 if self._hopeful:
                     self._note_rest()
                 return True
-            if self._hopeful and look.journals:
+            if self._hopeful and look.is_dead:
                 raise Moved
             lookout.tree.close()
-            if look.head != lookout.head and self._hopeful:
-                lookout.adopt_head()
-                self.version = lookout.version()
-            elif look.head != lookout.head:
-                self._follow()
+            if self._hopeful:
+                look = look._replace(log=self._adopt())
+                self.version = lookout.version(log=self._place)
+            else:
+                if look.log != self._seen.log:
+                    self._follow_log(look.log)
+                if look.head != lookout.head:
+                    self._follow()
             self._note_undone(look)
             self._stand_at(look._replace(head=lookout.head))
         except Gone:
@@ -287,25 +320,28 @@ class Reader:
         lookout = self._lookout
         lookout.intents = _NO_JOURNALS
         if self._seen.is_quiet and lookout.mark_is_kept(self._mark) and lookout.mark() == self._mark:
-            rest.examined(self._root, self._mark, self._began, self.version)
+            session = None if self._seen.log is None else lookout.session()
+            rest.examined(self._root, self._mark, self._began, Known(self.version, session))
 
     def _leave_rest(self) -> None:
         """Somebody has begun to do something: from now on look at what it is."""
         if self._hopeful:
             raise Moved
-        self._at_rest = False
         self._lookout.intents = _NO_JOURNALS
         if self._mark is None:
             self._sequence = 0
-        elif self._lookout.head_fd < 0:
-            self._lookout.adopt_head()
-            self._lost = self._lookout.version() != self.version
-            self._seen = Look(self._lookout.head, _NO_JOURNALS)
+        elif not self._adopted:
+            log = self._adopt()
+            self._lost = self._lookout.version(log=self._place) != self.version
+            self._seen = Look(self._lookout.head, _NO_JOURNALS, log=log)
+        self._at_rest = False
 
     def _follow(self) -> None:
         """HEAD was replaced: note what the one commit since has changed, if it was one (R4)."""
         if self._sequence is None:
             self._sequence = self._sequence_of_head()
+        if self._place is not None:
+            self._sequence = max(self._sequence, self._place.at.seq)
         self._lookout.adopt_head()
         journal = self._lookout.read_head()
         if journal is not None and self._taken.get(journal.tid) == journal.seq:
@@ -315,6 +351,22 @@ class Reader:
         else:
             self._sequence = journal.seq
             self._expired.update(op.path for op in journal.ops)
+
+    def _follow_log(self, look: LogLook | None) -> None:
+        """Note what records since have changed (R4)."""
+        if look is None:
+            self._lost = True
+            return
+        records, since = self._lookout.records, self._place
+        if since is not None and since == records.state_after(look):
+            return
+        now = records.state(look)
+        changed = records.changed(since, now)
+        if changed is None:
+            self._lost = True
+        else:
+            self._place = now
+            self._expired |= changed
 
     def _note_undone(self, look: Look) -> None:
         """Of a journal that was read as done and then undone no state is left to read from."""
@@ -329,7 +381,9 @@ class Reader:
 
     def _stand_at(self, look: Look) -> None:
         lookout = self._lookout  # not `self`: a cycle would keep all of it until it is collected
-        self._view = Traced(self._fs, lookout.tree, lambda held: (lookout.private_fd, held.name), self._entries(look))
+        self._view = Traced(
+            self._fs, lookout.tree, lambda held: (lookout.private_fd, name_of(held)), self._entries(look)
+        )
         self._seen = look
 
     def _entries(self, look: Look) -> Entries:
@@ -344,6 +398,8 @@ class Reader:
                 lay_before(one.evidence, entries)
             else:
                 lay_intent_before(one.evidence, entries)
+        if look.log is not None and self._place is not None:
+            self._lookout.records.lay(look.log, self._place, entries)
         return entries
 
     # -- asking -------------------------------------------------------------------------------------------------

@@ -32,12 +32,13 @@ def read_at_rest(fs: FileSystem, root: bytes, names: Sequence[bytes], limit: int
     known = rest.last(root)
     if known is None or b"/" in b"".join(names):
         return None
-    mark, version = known
+    mark, (version, session) = known
     try:
         fd = fs.open_dir(None, root, follow=True)
         try:
             files = fs.read_small(fd, names, limit)
-            if mark_from(fs.stat(fd, layout.PRIVATE)) != mark:
+            same_session = session is None or fs.session(fd) == session
+            if mark_from(fs.stat(fd, layout.PRIVATE)) != mark or not same_session:
                 rest.left(root)
                 files = None
         finally:

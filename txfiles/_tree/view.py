@@ -36,6 +36,20 @@ class Held(NamedTuple):
     content: Callable[[], bytes]
 
 
+class Told(NamedTuple):
+    """As a stat, of a file that is in no file system: 0 is what nobody knows of it."""
+
+    st_mode: int
+    st_size: int
+    st_mtime_ns: int = 0
+    st_ctime_ns: int = 0
+    st_uid: int = 0
+    st_gid: int = 0
+    st_ino: int = 0
+    st_dev: int = 0
+    st_nlink: int = 1
+
+
 class Absent:
     """There is nothing at the path in this view."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import stat
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from txfiles._disk import system
 from txfiles._format import paths
 from txfiles._tree.tree import Node, Tree
-from txfiles._tree.view import Held, View, must_be_file
+from txfiles._tree.view import Held, Told, View, must_be_file
 from txfiles.objects.change import seen
 from txfiles.objects.read import DIRECTORY
 
@@ -76,20 +76,6 @@ class Names(Tree):
 
     def close(self) -> None:
         pass
-
-
-class Told(NamedTuple):
-    """As a stat of the file system: on a store there are modes and sizes, no owners and no times."""
-
-    st_mode: int
-    st_size: int
-    st_mtime_ns: int = 0
-    st_ctime_ns: int = 0
-    st_uid: int = 0
-    st_gid: int = 0
-    st_ino: int = 0
-    st_dev: int = 0
-    st_nlink: int = 1
 
 
 def told(mode: int, size: int = 0) -> Stat:
