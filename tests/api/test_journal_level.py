@@ -578,3 +578,22 @@ def test_async_twins(root: Path, store: FileStore) -> None:
 
     asyncio.run(run(store.async_checkpoint))
     asyncio.run(run(store.async_close))
+
+
+def test_new_files_cost_one_sync_too_once_their_directory_is_durable(root: Path, store: FileStore) -> None:
+    """As long as nobody else changes a name there, or above."""
+    (root / "d" / "e").mkdir(parents=True)
+    put(store, a="makes the log")
+
+    def syncs(name: str) -> int:
+        with system.use(fs := Calls()):
+            put(store, **{name: "1"})
+        assert fs.made.count("sync_data") == 1
+        return fs.made.count("run_all")
+
+    assert [syncs(f"d/e/{number}") for number in range(4)] == [1, 0, 0, 0]
+    assert syncs("other") == 0, "it was above the others"
+    (root / "d" / "theirs").write_text("1", encoding="utf-8")
+    assert [syncs(f"d/e/{number}") for number in range(4, 8)] == [1, 0, 0, 0]
+    store.checkpoint()
+    assert syncs("d/e/last") == 0

@@ -205,6 +205,11 @@ def edited_unsynced(fs: SimFS) -> None:
     fs.put("/sim/a", "theirs", synced=False)
 
 
+def theirs_goes(fs: SimFS) -> None:
+    """Removed by another program, which has not synced that."""
+    fs.remove("/sim/d", synced=False)
+
+
 def tainted(fs: SimFS) -> None:
     system_step(fs, renew_fails)
 
@@ -327,6 +332,12 @@ def check_but_theirs(fs: SimFS, allowed: Sequence[Tree]) -> None:
     check(fs, allowed)
 
 
+def check_but_gone(fs: SimFS, allowed: Sequence[Tree]) -> None:
+    """What they have removed may be there until it is replaced."""
+    gone = [{path: one for path, one in tree.items() if path != "d"} for tree in allowed]
+    check(fs, [*allowed, *(tree for tree, whole in zip(gone, allowed, strict=True) if whole["d"].content == b"old d")])
+
+
 def failed(name: str, change: Change, call: str, number: int = 1) -> Scenario:
     step, attempt = failing(change, call, number), committed(change)
     return Scenario(name, with_record, [step], recover=recover, check=check, attempt=attempt)
@@ -396,6 +407,19 @@ SCENARIOS = {
             committed(write(b="2")),
         ),
         Scenario("log-theirs", then(with_record, edited), [committed(write(a="2"))], recover=recover, check=check),
+        case(
+            "log-new-again",
+            committed(write(dir_new="1")),
+            committed(write(dir_more="2", g="3")),
+            committed(write(e="4")),
+        ),
+        Scenario(
+            "log-new-where-theirs-was",
+            with_log,
+            [committed(write(e="1")), then(theirs_goes, committed(write(d="2")))],
+            recover=recover,
+            check=check_but_gone,
+        ),
         Scenario(
             "log-theirs-unsynced",
             then(with_record, edited_unsynced),

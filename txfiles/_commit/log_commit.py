@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from txfiles._commit.checkpoint import begin_anew, checkpoint, sync_changed
 from txfiles._commit.durable import files_round
 from txfiles._commit.inventory import read_head
+from txfiles._commit.logfile import mark_of
 from txfiles._commit.protocol import give_up, path_of
 from txfiles._disk.interrupts import give_way
 from txfiles._disk.system import release
@@ -122,11 +123,15 @@ def _make_old_durable(home: Home, file: LogFile, journal: Journal) -> None:
     Where another protocol has changed a path since, its journal must not come back to find what is put there now. So
     the private directory is synced, too.
     """
-    known = file.read()
-    unknown = {op.path for op in journal.ops if not known.vouches_for(op.path, op.old)}
-    if unknown:
-        above = {directory for path in unknown for directory in paths.ancestors(path)}
-        files_round(home, unknown, above)
+    known, tree = file.read(), home.tree
+    unknown = [op for op in journal.ops if not known.vouches_for(op.path, op.old)]
+    unknown = [op for op in unknown if op.old is not None or not known.vouches_for_absence(tree, op.path)]
+    if not unknown:
+        return
+    above = {directory for op in unknown for directory in paths.ancestors(op.path)}
+    marks = {directory: mark_of(tree, directory) for directory in above}
+    files_round(home, {op.path for op in unknown}, above)
+    known.directories.update((directory, mark) for directory, mark in marks.items() if mark is not None)
 
 
 def _take_back_record(home: Home, staging: Staging, file: LogFile, cause: OSError) -> NoReturn:
@@ -147,6 +152,7 @@ def _take_back_record(home: Home, staging: Staging, file: LogFile, cause: OSErro
 def _apply(home: Home, staging: Staging, file: LogFile, journal: Journal) -> None:
     shown = paths.decode(home.root)
     home.tree.close()  # directories may have been moved since they were opened
+    directories = _unchanged(home, file, journal)
     try:
         file.mark("applying")
         try:
@@ -164,11 +170,24 @@ def _apply(home: Home, staging: Staging, file: LogFile, journal: Journal) -> Non
         message = f"the commit in {shown!r} was cut off: {paths.told(error, home.root)}; recovery decides"
         raise CommitOutcomeUnknownError(message, path=shown) from error
     try:
+        for directory in directories:
+            if (mark := mark_of(home.tree, directory)) is not None:
+                file.read().directories[directory] = mark
         for op in journal.ops:
             home.remove(layout.token(journal.tid, op.number))
     except OSError as error:
         message = f"committed in {shown!r}, but tidying up failed and is left to recovery"
         raise SettleError(f"{message}: {paths.told(error, home.root)}", path=shown) from error
+
+
+def _unchanged(home: Home, file: LogFile, journal: Journal) -> list[bytes]:
+    """The directories that the commit is about to change and nobody else has: those it may vouch for again.
+
+    Until then it vouches for none of them.
+    """
+    known = file.read().directories
+    touched = {paths.split(op.path)[0] for op in journal.ops}.intersection(known)
+    return [directory for directory in touched if known.pop(directory) == mark_of(home.tree, directory)]
 
 
 def put(home: Home, journal: Journal, op: Operation) -> None:

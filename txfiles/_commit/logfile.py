@@ -27,23 +27,37 @@ if TYPE_CHECKING:
 
     from txfiles._commit.home import Home
     from txfiles._format.journal import Identity, Journal
+    from txfiles._tree.tree import Tree
 
 _MOST_LOGS = 64  # of which is remembered what was read
 _MOST_FILES = 10_000  # of a log, that are known to be durable
 _SHOWN = paths.decode(layout.LOG)
 
 
+Mark = tuple[int, int, int]
+
+
+def mark_of(tree: Tree, directory: bytes) -> Mark | None:
+    """Another one after each change of a name in it; `None` where nobody can tell."""
+    with suppress(OSError):
+        found = tree.stat(directory)
+        return None if found is None else (found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+    return None
+
+
 class Read:
     """What this process has read of a log, up to `at`.
 
     `durable` are the files that the last checkpoint has made so, `changed` those of the records since: each path with
-    its file, `None` where there is none, the last ones last.
+    its file, `None` where there is none, the last ones last. `directories` are those in which, and above which, no name
+    has changed since they were durable but by records: each with what tells that.
     """
 
     def __init__(self, header: Header, durable: dict[bytes, Identity | None]) -> None:
         self.generation, self.at = header.generation, log.place(header, ())
         self.durable = durable
         self.changed: dict[bytes, Identity | None] = {}
+        self.directories: dict[bytes, Mark] = {}
 
     def add(self, journal: Journal, at: Place) -> None:
         self.at = at
@@ -55,6 +69,17 @@ class Read:
         """It is known that just this is durable there."""
         known = self.changed if path in self.changed else self.durable
         return path in known and known[path] == file
+
+    def vouches_for_absence(self, tree: Tree, path: bytes) -> bool:
+        """Nobody but records has changed the directory of the path, or one above it, since they were durable.
+
+        Where others change one in the moment in which a commit does, this does not notice: after a power loss recovery
+        asks then about a file that had come back.
+        """
+        return all(
+            directory in self.directories and self.directories[directory] == mark_of(tree, directory)
+            for directory in paths.ancestors(path)
+        )
 
 
 class LogFile:
@@ -236,7 +261,8 @@ class LogFile:
         self._home.fs.sync_data(self._fd)
         self._begin(header)
         self._records = None
-        self._home.fs.logs[self._key] = Read(header, durable)
+        self._home.fs.logs[self._key] = new = Read(header, durable)
+        new.directories = read.directories
 
     def renew(self, *, skip: int = 0) -> None:
         """Go on with another file in the place of this one, empty (W4); `skip` sequence numbers are never used.
