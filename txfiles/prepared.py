@@ -11,7 +11,7 @@ from txfiles._commit.home import Home, locate
 from txfiles._commit.recover import recover_locked
 from txfiles._disk import system
 from txfiles._disk.allowance import Allowance
-from txfiles._disk.interrupts import HeldBack
+from txfiles._disk.interrupts import AllHeldBack
 from txfiles._disk.lock import here
 from txfiles._format import paths
 from txfiles.errors import TransactionClosedError
@@ -65,7 +65,7 @@ def commit_prepared(
     """
     if on_conflict not in _DECISIONS:
         raise ValueError(f"on_conflict is one of {', '.join(_DECISIONS)}, not {on_conflict!r}")
-    with HeldBack(), _opened(root, transaction_id, timeout, check_links(links), accept) as home:
+    with AllHeldBack(), _opened(root, transaction_id, timeout, check_links(links), accept) as home:
         if home is None:
             return
         waiting = _find(home, transaction_id, on_conflict)
@@ -90,7 +90,7 @@ def rollback_prepared(
     also when it was rolled back before; `LockTimeoutError`, `RecoveryError` and its kinds: it still waits.
     `CommitOutcomeUnknownError`: nothing was changed, but after a power loss it may wait again.
     """
-    with HeldBack(), _opened(root, transaction_id, timeout, check_links(links), accept) as home:
+    with AllHeldBack(), _opened(root, transaction_id, timeout, check_links(links), accept) as home:
         if home is None:
             return
         waiting = _find(home, transaction_id, "raise")

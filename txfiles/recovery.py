@@ -22,7 +22,7 @@ from txfiles._commit.recover import (
 from txfiles._commit.restore import conflict as log_conflict
 from txfiles._disk import system
 from txfiles._disk.allowance import Allowance
-from txfiles._disk.interrupts import HeldBack
+from txfiles._disk.interrupts import AllHeldBack, HeldBack
 from txfiles._disk.lock import here
 from txfiles._format import layout, paths
 from txfiles._format.log import place
@@ -178,7 +178,7 @@ def recover(
         return RecoveryReport(outcome="after" if store.is_committed(transaction_id, timeout) else "before")
     if transaction_id is not None:
         raise ValueError("the outcome of one transaction can be asked for on object storage only")
-    with HeldBack():
+    with AllHeldBack():
         home = Home.find(system.current(), _path(root), follow=follow)
         return _recover(home, timeout, on_conflict, accept)
 

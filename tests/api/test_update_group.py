@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -313,15 +313,41 @@ def test_who_waits_too_long_leaves_alone(root: Path) -> None:
     assert tree(root) == {"a": b"1"}
 
 
-def test_ctrl_c_in_the_leader_stops_the_leader_alone(root: Path, store: FileStore) -> None:
+class Deadline(Exception):
+    """What a handler raises."""
+
+
+@pytest.fixture(params=[KeyboardInterrupt, Deadline, TimeoutError, SystemExit])
+def raised(request: pytest.FixtureRequest) -> Iterator[type[BaseException]]:
+    """What a handler of SIGUSR1 raises."""
+
+    def handler(*_: object) -> None:
+        raise request.param
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield request.param
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("how", ["not caught", "caught"])
+def test_a_handler_raises_in_the_leader_alone(
+    root: Path, store: FileStore, raised: type[BaseException], how: str
+) -> None:
     """Also in the function of another; those whose work is undone with it are led by the next one."""
     callers, holds, runs = Callers(store), threading.Event(), list[str]()
+    seen: list[BaseException] = []
 
     def interrupted_once(tx: FileTransaction) -> None:
         runs.append(threading.current_thread().name)
         tx.write("b", "1")
-        if len(runs) == 1:
-            signal.raise_signal(signal.SIGINT)
+        try:
+            if len(runs) == 1:
+                signal.raise_signal(signal.SIGUSR1)
+        except Exception as error:
+            seen.append(error)
+        except BaseException:
+            if how == "not caught":
+                raise
 
     def others() -> None:
         with store.transaction():
@@ -333,12 +359,73 @@ def test_ctrl_c_in_the_leader_stops_the_leader_alone(root: Path, store: FileStor
     helper = threading.Thread(target=others)
     helper.start()
     holds.wait()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(raised):
         store.update(write("a"), group=True)
     helper.join()
     assert callers.join() == {"b": None, "c": None}
+    assert seen == []
     assert runs == ["MainThread", "b"]
     assert tree(root) == {"b": b"1", "c": b"1"}
+
+
+def test_a_handler_raises_while_the_leader_commits(root: Path, store: FileStore, raised: type[BaseException]) -> None:
+    """The others have the outcome, and the leader what was raised, with it as a note."""
+    callers, holds = Callers(store), threading.Event()
+
+    def others() -> None:
+        with store.transaction():
+            holds.set()
+            until(lambda: waiting() == 1)
+            callers.add("b", write("b"))
+
+    def act() -> None:
+        assert threading.current_thread() is threading.main_thread()
+        signal.raise_signal(signal.SIGUSR1)
+
+    def mine(tx: FileTransaction) -> None:
+        tx.write("a", "1")
+        tx.on_commit(lambda: told.append("committed"))
+
+    told: list[str] = []
+    helper = threading.Thread(target=others)
+    helper.start()
+    holds.wait()
+    in_place: Any = nth_call("rename", 2, act)  # the first passes the commit point
+    with system.use(in_place), pytest.raises(raised) as caught:
+        store.update(mine, group=True)
+    helper.join()
+    assert callers.join() == {"b": None}
+    assert told == ["committed"]
+    assert any("the state on disk: 'after'" in note for note in caught.value.__notes__)
+    assert tree(root) == {"a": b"1", "b": b"1"}
+
+
+def test_a_handler_raises_in_the_function_of_the_leader(
+    root: Path, store: FileStore, raised: type[BaseException]
+) -> None:
+    """There it can be caught; where it is not, that part is undone."""
+    callers, holds = Callers(store), threading.Event()
+
+    def others() -> None:
+        with store.transaction():
+            holds.set()
+            until(lambda: waiting() == 1)
+            callers.add("b", write("b"))
+
+    def mine(tx: FileTransaction) -> None:
+        with pytest.raises(raised):
+            signal.raise_signal(signal.SIGUSR1)
+        tx.write("a", "1")
+        signal.raise_signal(signal.SIGUSR1)
+
+    helper = threading.Thread(target=others)
+    helper.start()
+    holds.wait()
+    with pytest.raises(raised):
+        store.update(mine, group=True)
+    helper.join()
+    assert callers.join() == {"b": None}
+    assert tree(root) == {"b": b"1"}
 
 
 def test_ctrl_c_while_waiting_leaves_alone(root: Path, store: FileStore) -> None:

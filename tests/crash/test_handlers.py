@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
+import shutil
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
+from tests.crash.handlers import KINDS, Deadline, Raising, Tracer, in_child
 from tests.crash.scenarios import resting
 from tests.support import DEEP
 from tests.support.boundary import tree
@@ -26,62 +25,16 @@ from txfiles.integrations.fsspec import TxFilesFileSystem
 from txfiles.recovery import verify
 from txfiles.testing._faults import FaultyFS
 
+STEP = 1 if DEEP else 97
 OLD, NEW = {"a": b"old", "b": b"old"}, {"a": b"new", "b": b"new"}
 
 
-class Deadline(Exception):
-    """What the deadline of a job queue raises."""
-
-
-class Stop(BaseException):
-    """No `Exception`, and not one that the library knows."""
-
-
-KINDS: dict[str, Callable[[], BaseException]] = {
-    "BaseException": lambda: Stop("now"),
-    "Exception": lambda: Deadline("now"),
-    "TimeoutError": lambda: TimeoutError("now"),
-    "FileNotFoundError": lambda: FileNotFoundError(errno.ENOENT, "a handler misses a file", "/etc/none"),
-    "OSError": lambda: OSError(errno.EIO, "a handler's own disk"),
-}
-
-
-class Signal:
-    """Sends SIGALRM at the `number`-th event in the package and contextlib from now on: a line, a call or a return."""
-
-    def __init__(self, number: int) -> None:
-        self.left = number
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
-        code = frame.f_code
-        if not ("/txfiles/" in code.co_filename or code.co_filename.endswith("/contextlib.py")):
-            return None
-        if code.co_name == "__del__":
-            return None
-        self.left -= 1
-        if self.left == 0:
-            sys.settrace(None)
-            signal.raise_signal(signal.SIGALRM)
-        return self
-
-
 @pytest.fixture(autouse=True)
-def _handler_as_before() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGALRM)
+def _handlers_as_before() -> Iterator[None]:
+    before, hook = signal.getsignal(signal.SIGALRM), sys.unraisablehook
     yield
     signal.signal(signal.SIGALRM, before)
-
-
-def _raising(make: Callable[[], BaseException]) -> list[BaseException]:
-    """Let SIGALRM raise; what was raised."""
-    raised: list[BaseException] = []
-
-    def handler(*_: object) -> None:
-        raised.append(make())
-        raise raised[-1]
-
-    signal.signal(signal.SIGALRM, handler)
-    return raised
+    sys.unraisablehook = hook
 
 
 def _stage(tx: FileTransaction) -> None:
@@ -89,19 +42,19 @@ def _stage(tx: FileTransaction) -> None:
         tx.write(name, content)
 
 
-def _commit(root: Path, tracer: Signal) -> None:
+def _commit(root: Path, tracer: Tracer) -> None:
     with FileTransaction(root) as tx:
         _stage(tx)
         sys.settrace(tracer)
 
 
-def _commit_process(root: Path, tracer: Signal) -> None:
+def _commit_process(root: Path, tracer: Tracer) -> None:
     with FileTransaction(root, durability="process") as tx:
         _stage(tx)
         sys.settrace(tracer)
 
 
-def _roll_back(root: Path, tracer: Signal) -> None:
+def _roll_back(root: Path, tracer: Tracer) -> None:
     tx = FileTransaction(root)
     with tx:
         _stage(tx)
@@ -109,14 +62,14 @@ def _roll_back(root: Path, tracer: Signal) -> None:
         tx.rollback()
 
 
-def _begin(root: Path, tracer: Signal) -> None:
+def _begin(root: Path, tracer: Tracer) -> None:
     tx = FileTransaction(root)
     sys.settrace(tracer)
     with tx:
         sys.settrace(None)
 
 
-def _prepare(root: Path, tracer: Signal) -> None:
+def _prepare(root: Path, tracer: Tracer) -> None:
     with FileTransaction(root) as tx:
         _stage(tx)
         sys.settrace(tracer)
@@ -124,7 +77,7 @@ def _prepare(root: Path, tracer: Signal) -> None:
         tx.rollback()
 
 
-def _decide(root: Path, tracer: Signal) -> None:
+def _decide(root: Path, tracer: Tracer) -> None:
     with FileTransaction(root) as tx:
         _stage(tx)
         tx.prepare()
@@ -132,8 +85,8 @@ def _decide(root: Path, tracer: Signal) -> None:
         tx.commit()
 
 
-def _decide_later(decide: Callable[[Path, str], None]) -> Callable[[Path, Signal], None]:
-    def work(root: Path, tracer: Signal) -> None:
+def _decide_later(decide: Callable[[Path, str], None]) -> Callable[[Path, Tracer], None]:
+    def work(root: Path, tracer: Tracer) -> None:
         with FileTransaction(root) as tx:
             _stage(tx)
             waiting = tx.prepare()
@@ -143,7 +96,7 @@ def _decide_later(decide: Callable[[Path, str], None]) -> Callable[[Path, Signal
     return work
 
 
-def _recover(root: Path, tracer: Signal) -> None:
+def _recover(root: Path, tracer: Tracer) -> None:
     """What a writer left that was killed after its commit point."""
     child = os.fork()
     if child == 0:
@@ -166,7 +119,7 @@ def _recover(root: Path, tracer: Signal) -> None:
     recover(root)
 
 
-def _snapshot(root: Path, tracer: Signal) -> None:
+def _snapshot(root: Path, tracer: Tracer) -> None:
     snapshot = FileStore(root).snapshot()
     sys.settrace(tracer)
     with snapshot:
@@ -174,7 +127,7 @@ def _snapshot(root: Path, tracer: Signal) -> None:
         assert not snapshot.exists("none")
 
 
-def _snapshot_of_none(root: Path, tracer: Signal) -> None:
+def _snapshot_of_none(root: Path, tracer: Tracer) -> None:
     """Whether there is a root is asked first."""
     snapshot = FileStore(root, create=True).snapshot()
     sys.settrace(tracer)
@@ -182,7 +135,7 @@ def _snapshot_of_none(root: Path, tracer: Signal) -> None:
         assert snapshot.exists("a")
 
 
-def _snapshot_at_rest(root: Path, tracer: Signal) -> None:
+def _snapshot_at_rest(root: Path, tracer: Tracer) -> None:
     """No block holds anything back while small files of a root at rest are read."""
     store = FileStore(root)
     store.transaction().begin().rollback()
@@ -195,7 +148,7 @@ def _snapshot_at_rest(root: Path, tracer: Signal) -> None:
         assert not snapshot.exists("none")
 
 
-def _look(root: Path, tracer: Signal) -> None:
+def _look(root: Path, tracer: Tracer) -> None:
     store = FileStore(root, create=True)
     store.transaction().begin().rollback()
     sys.settrace(tracer)
@@ -210,7 +163,7 @@ def _documents(root: Path) -> Documents:
     return Documents(root, {"*": {}}, codec="bytes")
 
 
-def _edit(root: Path, tracer: Signal) -> None:
+def _edit(root: Path, tracer: Tracer) -> None:
     documents = _documents(root)
     sys.settrace(tracer)
     with documents.edit() as given:
@@ -220,7 +173,7 @@ def _edit(root: Path, tracer: Signal) -> None:
         sys.settrace(tracer)
 
 
-def _savepoint(root: Path, tracer: Signal) -> None:
+def _savepoint(root: Path, tracer: Tracer) -> None:
     """The transaction goes on, while the exception is kept that has left a part of it."""
     kept: BaseException | None = None
     with FileTransaction(root) as tx:
@@ -244,7 +197,7 @@ def _fsspec(root: Path) -> TxFilesFileSystem:
     return TxFilesFileSystem(root=root, skip_instance_cache=True)
 
 
-def _change_through_fsspec(root: Path, tracer: Signal) -> None:
+def _change_through_fsspec(root: Path, tracer: Tracer) -> None:
     fs = _fsspec(root)
     sys.settrace(tracer)
     with fs._changing() as tx:
@@ -253,7 +206,7 @@ def _change_through_fsspec(root: Path, tracer: Signal) -> None:
         sys.settrace(tracer)
 
 
-WORKS: dict[str, Callable[[Path, Signal], None]] = {
+WORKS: dict[str, Callable[[Path, Tracer], None]] = {
     "commit": _commit,
     "commit process": _commit_process,
     "roll back": _roll_back,
@@ -273,13 +226,20 @@ WORKS: dict[str, Callable[[Path, Signal], None]] = {
 }
 
 
-def _explore(root: Path, work: str, kind: str, number: int) -> bool:
-    """Whether there was an event of that number. REQUIRES: a process of its own."""
-    raised = _raising(KINDS[kind])
-    tracer = Signal(number)
+# Ctrl-C may cut off what only looks, or has not begun; a commit that has begun, and what is decided, it may not.
+ENDS = ["commit", "commit process", "roll back", "prepare", "decide", "commit_prepared", "rollback_prepared", "recover"]
+CASES = [(work, kind) for work in WORKS for kind in KINDS if kind != "Ctrl-C" or work in ENDS]
+_AT_THE_END = 150  # events, where it has happened and is not told yet: no step leaves any out
+
+
+def _at(root: Path, work: str, kind: str, number: int) -> int:
+    """How many events were left behind the one of that number; below zero, how many there were not."""
+    root.mkdir()
+    for name, content in OLD.items():
+        (root / name).write_bytes(content)
+    raising = Raising(kind)
+    tracer = raising.at(number)
     seen: BaseException | None = None
-    ignored: list[BaseException | None] = []  # by Python, in a `__del__`
-    sys.unraisablehook = lambda what: ignored.append(what.exc_value)
     kept: object = None
     try:
         WORKS[work](root, tracer)
@@ -287,11 +247,8 @@ def _explore(root: Path, work: str, kind: str, number: int) -> bool:
         sys.settrace(None)
         seen, kept = error, error.__traceback__  # held while the next begins
     sys.settrace(None)
-    where = f"{work}, {kind} at event {number}: {seen!r}"
-    assert (raised == [seen] if raised else seen is None) or ignored == raised, where
-    if seen is not None:
-        assert seen.__class__ is KINDS[kind]().__class__, where
-        assert str(seen) == str(KINDS[kind]()), where
+    where = f"{work}, {kind} at event {number} {tracer.came}: {seen!r}"
+    raising.require_same(seen, where)
     if work in ("recover", "commit_prepared", "rollback_prepared", "decide", "prepare"):
         for waiting in recover(root).waiting:
             rollback_prepared(root, waiting.transaction_id)
@@ -299,46 +256,38 @@ def _explore(root: Path, work: str, kind: str, number: int) -> bool:
     assert tree(root) in (OLD, NEW), where
     assert resting(root), where
     del kept
-    return tracer.left == 0
+    shutil.rmtree(root)
+    return tracer.left
 
 
-def _in_child(root: Path, work: str, kind: str, number: int) -> bool:
-    for name, content in OLD.items():
-        (root / name).write_bytes(content)
-    child = os.fork()
-    if child == 0:
-        code = 2
-        try:
-            code = 0 if _explore(root, work, kind, number) else 1
-        except BaseException:
-            traceback.print_exc()
-        os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, 1), f"{work}, {kind}, event {number}"
-    return code == 0
+def _at_each(root: Path, work: str, kind: str, first: int) -> bool:
+    many = 10**6
+    events = many - _at(root, work, kind, many)
+    assert events > 100
+    last = _AT_THE_END if work in ("commit", "roll back") and kind in ("Exception", "Ctrl-C") else 0
+    numbers = {*range(first, events + 10, STEP), *range(max(1, events - last), events + 10)}
+    came = [_at(root, work, kind, number) <= 0 for number in sorted(numbers)]
+    if DEEP:
+        print(f"\n{work}, {kind}: {sum(came)} places")
+    return any(came)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize(("work", "kind"), CASES)
 def test_a_handler_raises_between_two_lines(memory: Path, work: str, kind: str) -> None:
-    root = memory / "root"
-    root.mkdir()
-    number = step = 1 if DEEP else 7 if "at rest" in work else 97
-    while _in_child(root, work, kind, number):
-        number += step
-    assert number > 100
+    first = 1 + list(KINDS).index(kind) * STEP // len(KINDS)  # other lines for other kinds
+    assert in_child(partial(_at_each, memory / "root", work, kind, first), f"{work}, {kind}")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "Ctrl-C"])
 def test_a_handler_raises_where_the_end_of_the_block_begins(root: Path, kind: str) -> None:
     """The block is left, so the transaction is rolled back, also while the exception and the name `tx` are kept."""
-    raised = _raising(KINDS[kind])
+    raised = Raising(kind).raised
     called: list[str] = []
     try:
         with FileTransaction(root) as tx:
             _stage(tx)
             tx.on_rollback(lambda: called.append("rolled back"))
-            sys.settrace(Signal(1))
+            sys.settrace(Tracer(signal.SIGALRM, 1))
     except BaseException as error:
         sys.settrace(None)
         assert raised == [error]  # noqa: PT017 (and held)
@@ -357,11 +306,11 @@ BLOCKS: dict[str, Callable[[Path], AbstractContextManager[object]]] = {
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_block_that_holds_a_transaction_lets_it_go_whatever_is_kept(root: Path, block: str) -> None:
-    raised = _raising(KINDS["Exception"])
+    raised = Raising("Exception").raised
     kept = None
     try:
         with BLOCKS[block](root):
-            sys.settrace(Signal(1))
+            sys.settrace(Tracer(signal.SIGALRM, 1))
     except Deadline as error:
         kept = error
     sys.settrace(None)

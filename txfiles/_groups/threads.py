@@ -2,6 +2,10 @@
 
 The leader takes the lock, and then, in its own thread, runs the functions of all who are there by then, its own first.
 Those who come while it commits are the next group, which the first of them leads.
+
+What a signal handler raises is the main thread's alone (`_disk/interrupts`). It comes out of the main thread's own
+function as ever; in that of another caller, which it runs as the leader, `Interrupted` takes its place, and another
+leader runs that function again.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from txfiles._calls.session import call_back
 from txfiles._commit.protocol import run_to_end
 from txfiles._disk import system
+from txfiles._disk.interrupts import AllHeldBack, GivingWay, Interrupted, let_through
 from txfiles._disk.lock import here, refuse_nested
 from txfiles._format import paths
 from txfiles._groups.update import AT_MOST, Update
@@ -41,15 +46,18 @@ class _Call(Update, Generic[T]):
         self.finished = False
         self.gone = False  # nobody wants to have it tried again
 
-    def run(self, tx: FileTransaction) -> None:
+    def run(self, tx: FileTransaction, runs: Callable[[Callable[[], T]], T]) -> None:
         """REQUIRES: the transaction is open. In the leader's thread, in the caller's context."""
         self.error = None
         try:
             with tx._part():
-                self._value = self._context.run(self._change, tx)
+                self._value = runs(partial(self._context.run, self._change, tx))
         except BaseException as error:  # raised where the caller waits
             self.error = error
         self.callbacks = tx._take_callbacks()
+
+    def tell(self) -> str:
+        return f"txfiles: it waited for the end of an update in {self.root!r}; the state on disk: {self.outcome!r}"
 
     def finish(self) -> None:
         self.finished = True
@@ -82,16 +90,18 @@ class Gathering:
         refuse_nested(system.current(), paths.encode(self._root), here())
         me = _Call(change, self._root, self._timeout)
         try:
-            self._wait(me)
-            if self._leader is me:
-                self._lead(me)
+            with AllHeldBack(me.tell):
+                try:
+                    self._wait(me)
+                    if self._leader is me:
+                        self._lead(me)
+                finally:
+                    run_to_end(partial(self._leave, me))
         except BaseException as error:
-            run_to_end(partial(self._leave, me))
             if me.error is not None and me.error is not error:
                 error.__cause__ = me.error
             call_back(me.callbacks, me.outcome, error)
             raise
-        run_to_end(partial(self._leave, me))
         return me.result()
 
     def _wait(self, me: _Call[Any]) -> None:
@@ -100,12 +110,14 @@ class Gathering:
             if self._leader is None:
                 self._leader = me
                 return
-        if me.woken.wait(me.left()):
-            return
+        with GivingWay():
+            if me.woken.wait(me.left()):
+                return
         with self._mutex:
             if me in self._waiting and self._leader is not me:
                 raise me.timed_out()
-        me.woken.wait()
+        with GivingWay():
+            me.woken.wait()
 
     def _leave(self, me: _Call[Any]) -> None:
         """Whatever stopped it: another leads, and what somebody does for it comes to its end."""
@@ -130,9 +142,9 @@ class Gathering:
         try:
             with tx:
                 while len(group) < AT_MOST and (one := self._take(group)) is not None:
-                    one.run(tx)
-                    if _is_interrupt(one.error):
-                        raise cast("BaseException", one.error)
+                    one.run(tx, let_through if one is me else _giving_way)
+                    if one.error is not None and _is_interrupt(one.error, mine=one is me):
+                        raise one.error
         except Exception as error:
             failure = error
             if me not in group:
@@ -170,11 +182,16 @@ class Gathering:
                 one.finish()
 
 
-def _is_interrupt(error: BaseException | None) -> bool:
+def _giving_way(call: Callable[[], T]) -> T:
+    with GivingWay():
+        return call()
+
+
+def _is_interrupt(error: BaseException, *, mine: bool) -> bool:
     """Whether a function was stopped by what concerns the leader: signal handlers run in the main thread."""
-    if error is None or isinstance(error, Exception):
-        return False
-    return threading.current_thread() is threading.main_thread()
+    if not mine:
+        return isinstance(error, Interrupted)
+    return not isinstance(error, Exception) and threading.current_thread() is threading.main_thread()
 
 
 _gatherings: weakref.WeakValueDictionary[tuple[object, ...], Gathering] = weakref.WeakValueDictionary()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from txfiles._disk import interrupts
-from txfiles._disk.interrupts import GivingWay, HeldBack, give_way
+from txfiles._disk.interrupts import AllHeldBack, GivingWay, HeldBack, give_way, let_through
 
 
 class Deadline(Exception):
@@ -198,3 +198,135 @@ def test_other_threads_neither_hold_back_nor_give_way() -> None:
         thread.start()
         thread.join()
     assert not failed
+
+
+# -- Ctrl-C, code of the caller's, and blocks inside what waits or lets through --------------------------------------
+
+
+def test_ctrl_c_waits_only_where_all_does() -> None:
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt), HeldBack():
+        signal.raise_signal(signal.SIGINT)
+        done.append("late")
+    with pytest.raises(KeyboardInterrupt), AllHeldBack():
+        signal.raise_signal(signal.SIGINT)
+        done.append("whole")
+    assert done == ["whole"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_code_of_the_caller_is_interrupted_at_once_and_what_follows_is_whole() -> None:
+    done: list[str] = []
+
+    def theirs() -> None:
+        with pytest.raises(Deadline):
+            _alarm_now()
+        done.append("caught")
+
+    with pytest.raises(Deadline) as caught, HeldBack():
+        assert let_through(lambda: 5) == 5
+        let_through(theirs)
+        _alarm_now()
+        done.append("held back again")
+        raise ValueError
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert done == ["caught", "held back again"]
+
+
+def test_what_comes_out_of_code_of_the_caller_is_the_error_of_the_block() -> None:
+    with pytest.raises(Deadline) as caught, HeldBack():
+        try:
+            let_through(_alarm_now)
+        except Deadline as error:
+            mine = error
+            raise
+    assert caught.value is mine
+
+
+def test_code_of_the_caller_is_not_called_when_something_is_held_back() -> None:
+    with pytest.raises(Deadline), HeldBack():
+        _alarm_now()
+        let_through(lambda: pytest.fail("there is nothing to wait for"))
+
+
+def test_what_ends_code_of_the_caller_is_not_interrupted_itself() -> None:
+    done: list[str] = []
+
+    def theirs() -> None:
+        try:
+            _alarm_now()
+        finally:
+            _alarm_now()
+            done.append("tidied up")
+
+    with pytest.raises(Deadline), HeldBack():
+        let_through(theirs)
+    assert done == ["tidied up"]
+
+
+def test_a_block_in_code_of_the_caller_is_one_by_itself() -> None:
+    done: list[str] = []
+
+    def theirs() -> None:
+        with pytest.raises(Deadline), HeldBack():
+            _alarm_now()
+            done.append("inside")
+
+    with HeldBack():
+        let_through(theirs)
+        done.append("end")
+    assert done == ["inside", "end"]
+    assert signal.getsignal(signal.SIGALRM) is _raise
+
+
+def test_a_block_in_what_waits_is_whole_and_then_ends_it() -> None:
+    done: list[str] = []
+    with pytest.raises(Deadline) as caught, HeldBack():
+        try:
+            with GivingWay():
+                with HeldBack():
+                    _alarm_now()
+                    done.append("inside")
+                done.append("late")
+        except interrupts.Interrupted:
+            done.append("ended")
+            raise
+    assert done == ["inside", "ended"]
+    assert caught.value.__cause__ is None
+
+
+def test_an_error_of_a_block_in_what_waits_is_not_what_comes_out() -> None:
+    with pytest.raises(Deadline), HeldBack(), GivingWay(), HeldBack():
+        _alarm_now()
+        raise ValueError
+
+
+def test_a_child_that_is_forked_in_a_block_of_another_holds_nothing_back() -> None:
+    def fork() -> None:
+        with HeldBack():
+            if (pid := os.fork()) == 0:
+                try:
+                    _alarm_now()
+                except Deadline:
+                    with HeldBack():
+                        os._exit(0)
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    with HeldBack():
+        let_through(fork)
+
+
+def test_other_threads_let_through_as_ever() -> None:
+    done: list[str] = []
+    with HeldBack():
+        thread = threading.Thread(target=lambda: let_through(lambda: done.append("called")))
+        thread.start()
+        thread.join()
+        done.append("end")
+    assert done == ["called", "end"]
+
+
+def test_no_block_is_needed_to_let_through() -> None:
+    with pytest.raises(Deadline):
+        let_through(_alarm_now)
