@@ -5,5 +5,6 @@ open root, `durable` the sync rounds, `evidence` what the disk says about a tran
 private directory, `recover` the decisions, `two_phase` the wait for somebody else's.
 A second protocol goes through a log of many transactions: `logfile` is the file, `log_commit` the commit (its
 invariants are at its head), `checkpoint` its end, `restore` what is put in place from the records, `log_recovery` the
-decisions. `levels` says which of the two a transaction goes by, `idle` ends a log that nobody commits to.
+decisions, `log_look` what is seen of it without the lock. `levels` says which of the two a transaction goes by, `idle`
+ends a log that nobody commits to.
 """
