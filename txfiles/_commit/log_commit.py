@@ -20,6 +20,7 @@ from txfiles._commit.durable import files_round
 from txfiles._commit.inventory import read_head
 from txfiles._commit.logfile import mark_of
 from txfiles._commit.protocol import give_up, path_of
+from txfiles._commit.restore import TOOK_LONG
 from txfiles._disk.interrupts import give_way
 from txfiles._disk.system import release
 from txfiles._format import layout, log, paths
@@ -79,7 +80,19 @@ def commit(home: Home, staging: Staging, file: LogFile, operations: list[Operati
     except OSError as cause:
         _take_back_record(home, staging, file, cause)
     _apply(home, staging, file, journal)
+    if home.fs.now() - now > TOOK_LONG:
+        _end(home, file)
     return True
+
+
+def _end(home: Home, file: LogFile) -> None:
+    """A checkpoint behind a commit that took so long that recovery could take its changes for somebody else's."""
+    try:
+        checkpoint(home, file)
+    except (OSError, TxFilesError) as error:
+        shown = paths.decode(home.root)
+        message = f"committed in {shown!r}, but its checkpoint failed and is left to recovery"
+        raise SettleError(f"{message}: {paths.told(error, home.root)}", path=shown) from error
 
 
 def _journal(

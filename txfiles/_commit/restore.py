@@ -3,6 +3,11 @@
 All paths are examined before one is touched. A path that shows none of the files that the records know, and not what
 the last one put there, is somebody else's. Theirs is kept without asking where it came after the records and before
 this start of the machine: then it was the last change before the power went. A path that shows nothing is ours.
+
+Whatever was changed when the last commit was long over, and before this start of the machine, is theirs, even where it
+shows a file that the records know: a mode, an older copy with its time, nothing. File systems make changes of names
+and times durable in their order, so then what the commits did is durable, too. A commit is done soon after its record
+is written; one that took longer has made a checkpoint before it returned (`TOOK_LONG`).
 """
 
 from __future__ import annotations
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
 Choice = Literal["raise", "keep-theirs", "roll-forward", "roll-back"]
 
 
+TOOK_LONG = 30_000_000_000  # ns, of a commit from its time to where it is applied
+_OVER = 2 * TOOK_LONG  # since the last one: nothing of it can be as late
 _SLACK = 2_000_000_000  # ns; the clock may be set while the machine starts
 
 
@@ -65,10 +72,13 @@ class Examined(NamedTuple):
 def examine(home: Home, records: Sequence[Record], *, is_copy: bool) -> Examined:
     """Look at every path of the records. Reads only."""
     out = Examined([], [], [], [])
+    over = max((record.time for record in records), default=0) + _OVER
     for path, final in finals(records).items():
         found = home.tree.stat(path)
         if is_whole(home, final, found):
             out.whole.append(final)
+        elif over < _changed(home, path, found) < home.fs.booted() - _SLACK:
+            out.later.append(final)
         elif found is None:
             (out.missing if _has_parent(home, path) else out.later).append(final)
         elif is_ours(final, found, is_copy=is_copy):
@@ -78,6 +88,14 @@ def examine(home: Home, records: Sequence[Record], *, is_copy: bool) -> Examined
         else:
             out.foreign.append(final)
     return out
+
+
+def _changed(home: Home, path: bytes, found: Stat | None) -> int:
+    """When somebody last changed what is there, or, where nothing is, the names of its directory; else 0."""
+    if found is not None:
+        return found.st_ctime_ns
+    parent = home.tree.stat(paths.split(path)[0])
+    return 0 if parent is None else parent.st_mtime_ns
 
 
 def _has_parent(home: Home, path: bytes) -> bool:

@@ -1,0 +1,159 @@
+"""What people and programs do to a tree whose log was left behind, long after its last commit, before a restart."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.api.test_journal_level import records
+from tests.support.disks import Restarted
+from txfiles import FileStore, FileTransaction, recover
+from txfiles._disk import system
+from txfiles.errors import SettleError
+
+HOUR = 3_600_000_000_000
+
+
+class AfterAll(Restarted):
+    """The machine was started when all this had been done."""
+
+    def booted(self) -> int:
+        return time.time_ns() + HOUR
+
+
+class AnHourAgo(system.KernelFS):
+    def now(self) -> int:
+        return super().now() - HOUR
+
+
+def commit(root: Path, **contents: str | None) -> None:
+    """An hour ago, and nobody has checkpointed it."""
+    with system.use(AnHourAgo()), FileTransaction(root, durability="journal") as tx:
+        for name, content in contents.items():
+            if content is None:
+                tx.delete(name)
+            else:
+                tx.write(name, content)
+
+
+def restarted(root: Path) -> None:
+    with system.use(AfterAll()):
+        recover(root)
+
+
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def old(root: Path) -> Path:
+    """A root with two states in its log; the older `a` is kept beside it as a backup."""
+    commit(root, a="older", b="b", c="c")
+    shutil.copy2(root / "a", root.parent / "backup")
+    commit(root, a="newer", c=None)
+    return root
+
+
+def removes(root: Path) -> Callable[[], bool]:
+    (root / "a").unlink()
+    return lambda: not (root / "a").exists()
+
+
+def removes_what_was_new(root: Path) -> Callable[[], bool]:
+    """The log knows of a time when it was not there."""
+    (root / "b").unlink()
+    return lambda: not (root / "b").exists()
+
+
+def makes_again(root: Path) -> Callable[[], bool]:
+    (root / "c").write_text("theirs", encoding="utf-8")
+    return lambda: text(root / "c") == "theirs"
+
+
+def changes_the_mode(root: Path) -> Callable[[], bool]:
+    (root / "a").chmod(0o600)
+    return lambda: (root / "a").stat().st_mode & 0o777 == 0o600
+
+
+def copies_the_backup_over_it(root: Path) -> Callable[[], bool]:
+    """`cp -p`: the file stays, with the older time."""
+    shutil.copy2(root.parent / "backup", root / "a")
+    return lambda: text(root / "a") == "older"
+
+
+def moves_the_backup_over_it(root: Path) -> Callable[[], bool]:
+    """`rsync -a`, tar: a new file with the older time."""
+    shutil.copy2(root.parent / "backup", root / "new")
+    os.replace(root / "new", root / "a")
+    return lambda: text(root / "a") == "older"
+
+
+def edits(root: Path) -> Callable[[], bool]:
+    (root / "a").write_text("theirs", encoding="utf-8")
+    return lambda: text(root / "a") == "theirs"
+
+
+DEEDS = [
+    removes,
+    removes_what_was_new,
+    makes_again,
+    changes_the_mode,
+    copies_the_backup_over_it,
+    moves_the_backup_over_it,
+    edits,
+]
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+def test_what_they_did_stays(old: Path, deed: Callable[[Path], Callable[[], bool]]) -> None:
+    is_there = deed(old)
+    restarted(old)
+    assert is_there()
+    if deed is not removes_what_was_new:
+        assert text(old / "b") == "b"
+    with FileStore(old, durability="journal").transaction() as tx:
+        tx.write("other", "goes on")
+    assert is_there()
+
+
+class Suspended(system.KernelFS):
+    """The machine sleeps in a commit."""
+
+    slept = 0
+
+    def now(self) -> int:
+        return super().now() + self.slept
+
+    def sync_data(self, fd: int) -> None:
+        super().sync_data(fd)
+        self.slept += HOUR
+
+
+def test_a_commit_that_took_long_is_not_left_in_the_log(root: Path) -> None:
+    """Its files are changed long after its record was written, and could be taken for somebody else's."""
+    with system.use(Suspended()), FileTransaction(root, durability="journal") as tx:
+        tx.write("a", "1")
+    assert records(root) == 0
+    with FileTransaction(root, durability="journal") as tx:
+        tx.write("a", "2")
+    assert records(root) == 1
+
+
+def test_where_that_cannot_be_made_durable_the_error_says_so(root: Path) -> None:
+    class Failing(Suspended):
+        def run_all(self, jobs: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    commit(root, a="1")
+    with pytest.raises(SettleError, match="checkpoint"), system.use(Failing()):  # noqa: SIM117
+        with FileTransaction(root, durability="journal") as tx:
+            tx.write("a", "2")
+    assert text(root / "a") == "2"
+    assert recover(root).clean is False
+    assert records(root) == 0
