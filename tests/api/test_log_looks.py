@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from txfiles import FileStore, FileTransaction, recover, status
 from txfiles._disk import system
 from txfiles._format import log
 from txfiles.cli import main
+from txfiles.errors import CommitError
 from txfiles.recovery import verify
 from txfiles.testing._faults import FaultyFS
 
@@ -178,7 +180,8 @@ def test_a_conflict_is_found_before_recovery(
     assert "'b'" in found["conflicts"][0]
     code, report = answer(capsys, "recover", root)
     assert (code, report["error"]["type"]) == (3, "RecoveryConflictError")
-    assert main(["recover", str(root), "--keep-theirs"]) == 0
+    code, report = answer(capsys, "recover", root, "--keep-theirs")
+    assert (code, report["kept"]) == (0, [] if session else ["b"])
     assert ((root / "a").read_text(encoding="utf-8"), (root / "b").read_text(encoding="utf-8")) == ("new a", "theirs")
 
 
@@ -237,3 +240,83 @@ def test_beside_another_level_there_is_no_log(root: Path) -> None:
     with FileTransaction(root) as tx:
         tx.write("a", "1")
     assert status(root).log is None
+
+
+# -- readers --------------------------------------------------------------------------------------------------------
+
+
+def test_the_version_changes_with_each_commit_and_with_nothing_else(root: Path, store: FileStore) -> None:
+    versions = [store.state_version()]
+    for name in "ab":
+        put(store, **{name: f"third {name}"})
+        with store.snapshot("a") as snap:
+            versions.append(snap.state_version)
+        store.checkpoint()
+        assert store.state_version() == versions[-1]
+    in_another_session(root)
+    assert store.state_version() == versions[-1]
+    recover(root)
+    assert store.state_version() == versions[-1]
+
+    def fail(_: int, name: str) -> None:
+        if name == "exchange":
+            raise OSError(5, os.strerror(5))
+
+    with system.use(FaultyFS(system.KernelFS(), fail)), pytest.raises(CommitError):  # type: ignore[arg-type]
+        put(store, a="never")
+    assert store.state_version() == versions[-1]
+    with FileTransaction(root) as tx:
+        tx.write("a", "by another protocol")
+    versions.append(store.state_version())
+    assert len(set(versions)) == 4
+    store.remove_log()
+    assert store.state_version() not in versions[:-1]
+
+
+def test_a_root_with_a_log_is_known_to_be_at_rest(
+    root: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its session alone."""
+    at_rest(root, store, monkeypatch)
+    with store.snapshot("a") as snap:
+        assert snap._resting is not None
+        assert snap.read("a") == b"second a"
+        assert snap.read("b") == b"old b"
+    monkeypatch.setattr(system.KernelFS, "session", lambda self, fd: b"another")
+    with store.snapshot("a") as snap:
+        assert snap._resting is None
+
+
+def test_a_checkpoint_that_was_cut_off_ends_the_rest(
+    root: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync may have failed in it, and what can be read may not stay so."""
+    at_rest(root, store, monkeypatch)
+    killed_in_checkpoint(store)
+    with store.snapshot("a") as snap:
+        assert snap.read("a") == b"second a"
+    assert store.status().log.unsettled == []  # type: ignore[union-attr]
+
+
+def at_rest(root: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known to be so, in a directory that nobody has changed for longer than a tick."""
+    later = os.stat(root / ".txfiles").st_mtime_ns + 10**9
+    os.utime(root / ".txfiles", ns=(later, later + 1))
+    now = time.monotonic()
+    for seconds in (0, 1, 2):
+        monkeypatch.setattr(time, "monotonic", lambda at=now + seconds: at)
+        with store.snapshot() as snap:
+            assert snap.read("a") == b"second a"
+    monkeypatch.undo()
+
+
+def killed_in_checkpoint(store: FileStore) -> None:
+    pid = os.fork()
+    if not pid:
+        try:
+            plan = at_call("write_at", 2, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            with system.use(FaultyFS(system.KernelFS(), plan)):  # type: ignore[arg-type]
+                store.checkpoint()
+        finally:
+            os._exit(1)
+    assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])

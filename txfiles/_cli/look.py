@@ -86,6 +86,7 @@ def run_recover(options: argparse.Namespace) -> Answer:
         lines.append(f"removed   {some(report.removed)}")
     lines += [f"unknown   {name} (left alone)" for name in report.unknown]
     lines += [f"foreign   {name} (harmless)" for name in report.foreign]
+    lines += [f"kept      {name} (changed by somebody else since)" for name in report.kept]
     lines += [f"given up  {lost.what}: {lost.path}" for lost in report.given_up]
     if report.clean and report.outcome is None:
         lines.append("clean, nothing to recover")

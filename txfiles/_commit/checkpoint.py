@@ -6,11 +6,13 @@ sync that failed, everything is put in its place anew, from the records; here at
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from txfiles._commit.durable import files_round
 from txfiles._commit.restore import restore
-from txfiles._format import paths
+from txfiles._disk.system import release
+from txfiles._format import layout, paths
 
 if TYPE_CHECKING:
     from txfiles._commit.home import Home
@@ -25,6 +27,7 @@ def checkpoint(home: Home, file: LogFile) -> None:
     if file.is_empty:
         return
     file.mark("syncing")
+    _show(home)
     try:
         sync_changed(home, file)
     except OSError:
@@ -32,6 +35,14 @@ def checkpoint(home: Home, file: LogFile) -> None:
         restore(home, file.records, "keep-theirs", is_copy=file.is_copy, every=True)
         sync_changed(home, file)
     begin_anew(file)
+
+
+def _show(home: Home) -> None:
+    """Give the private directory a new time: who goes by that looks at the tail then, and may find it here for good."""
+    name = layout.token(home.fs.random_id(), 0)
+    with suppress(OSError):  # no room for a name
+        release(home.fs, home.fs.create(home.private_fd, name))
+        home.fs.unlink(home.private_fd, name)
 
 
 def sync_changed(home: Home, file: LogFile) -> None:

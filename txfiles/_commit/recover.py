@@ -51,6 +51,7 @@ class RecoveryReport:
     `rolled_forward` and `rolled_back` are transactions, `waiting` those that were prepared and wait for a decision;
     `removed` are names of the private directory that nothing needed, `unknown` names of txfiles that were left alone
     because they are not what they should be. `foreign` are files that somebody else put there; they do no harm.
+    `kept` are files that were committed through the log, and are left as somebody else has changed them since.
     `given_up` is what the place did not give, see docs/limits.md.
     `outcome` is that of the transaction that was asked for, on object storage.
     """
@@ -63,6 +64,7 @@ class RecoveryReport:
     foreign: list[str] = field(default_factory=list)
     outcome: Outcome | None = None
     given_up: list[GivenUp] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
@@ -114,6 +116,7 @@ def _recover_log(home: Home, on_conflict: OnConflict, report: RecoveryReport) ->
         into += [RecoveredTransaction(journal.tid, journal.paths) for journal in journals]
     if found.theirs:
         kept = [paths.decode(path) for path in found.theirs]
+        report.kept += kept
         fields = {"root": paths.decode(home.root), "paths": kept[: paths.FEW], "count": len(kept)}
         _log.warning(
             "%s: changed by somebody else since the commit, and kept: %s",

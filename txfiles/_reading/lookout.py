@@ -177,8 +177,8 @@ class Lookout:
         return self._records
 
     def session(self) -> bytes:
-        """REQUIRES: a private directory."""
-        return self.fs.session(self.private_fd)
+        """That of the private directory, too, for it is in the same mount."""
+        return self.fs.session(self.root_fd)
 
     def _has_private(self) -> bool:
         if self.private_fd < 0:
@@ -199,9 +199,17 @@ class Lookout:
 
     def mark_is_kept(self, mark: Mark | None) -> TypeGuard[Mark]:
         """Whether the file system gives a directory a new time when its entries change: it did so after HEAD was
-        written. Simulated time is no time.
+        written, or more than a tick after the log was made. Simulated time is no time.
         """
-        return mark is not None and 0 < self._head_time <= mark[2] and self.fs.lock_factory is None
+        if mark is None or self.fs.lock_factory is not None:
+            return False
+        return 0 < self._head_time <= mark[2] or 0 < self._born() <= mark[2] - int(_TICK * 1e9)
+
+    def _born(self) -> int:
+        try:
+            return self.fs.born(self.private_fd, layout.LOG)
+        except FileNotFoundError:
+            return 0
 
     def look(self) -> Look:
         """Journals first: a commit that ends after they were listed replaces HEAD, and that is seen next.
