@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.test_journal_level import records
+from tests.api.test_journal_level import Calls, records
+from tests.crash.test_kill import _in_child as in_child
 from tests.support.disks import Restarted
 from txfiles import FileStore, FileTransaction, recover
 from txfiles._disk import system
@@ -157,3 +158,37 @@ def test_where_that_cannot_be_made_durable_the_error_says_so(root: Path) -> None
     assert text(root / "a") == "2"
     assert recover(root).clean is False
     assert records(root) == 0
+
+
+def test_a_log_put_back_under_a_process_that_knows_it(root: Path) -> None:
+    """`cp -a` of a backup over a tree writes into the files that are there."""
+    store = FileStore(root, durability="journal")
+
+    def put(*contents: str) -> None:
+        for content in contents:
+            with store.transaction() as tx:
+                tx.write("a", content)
+
+    put("1")
+    shutil.copytree(root, root.parent / "backup")
+    put("2", "3")
+    shutil.copytree(root.parent / "backup", root, dirs_exist_ok=True)
+    assert not in_child(lambda: put("4", "5", "6"))
+    put("7")
+    assert text(root / "a") == "7"
+    assert recover(root).clean
+
+
+def test_a_log_put_back_and_as_long_as_before_is_another(root: Path) -> None:
+    """What is known to be durable is of the log that is there."""
+    store = FileStore(root, durability="journal")
+    with store.transaction() as tx:
+        tx.write("a", "1")
+    shutil.copytree(root, root.parent / "backup")
+    with store.transaction() as tx:
+        tx.write("b", "1")
+    shutil.copytree(root.parent / "backup", root, dirs_exist_ok=True)
+    assert not in_child(lambda: commit(root, c="1"))
+    with system.use(fs := Calls()), store.transaction() as tx:
+        tx.write("b", "2")
+    assert "run_all" in fs.made, "b is no longer in the log, and nobody knows that it is durable"

@@ -202,21 +202,28 @@ class LogFile:
         return self.last.end == log.FIRST
 
     def read(self) -> Read:
-        """What is in it, in short: what came since this process has read it is read now."""
+        """What is in it, in short: what came since this process has read it is read now.
+
+        All of it where that does not follow what was read: a backup may have been put back into this file.
+        """
         cache = self._home.fs.logs
         known: Read | None = cache.get(self._key)
-        if known is None or known.generation != self.header.generation or known.at.end > self.last.end:
+        if known is None or known.generation != self.header.generation or not self._read_on(known):
             known = Read(self.header, self._read_known())
+            if not self._read_on(known):
+                raise JournalCorruptError(f"the log {_SHOWN} is damaged at byte {known.at.end}", path=_SHOWN)
             if len(cache) >= _MOST_LOGS:
                 cache.clear()
+        cache[self._key] = known
+        return known
+
+    def _read_on(self, known: Read) -> bool:
+        """Whether it leads to the last record."""
         if known.at.end < self.last.end:
             raw = _read(self._home, self._fd, known.at.end, self.last.end)
             for record in log.decode_behind(raw, self.header, known.at, _SHOWN):
                 known.add(record.journal, Place(record.seq, record.digest, record.end))
-            if known.at.chain != self.last.chain:
-                raise JournalCorruptError(f"the log {_SHOWN} is damaged at byte {known.at.end}", path=_SHOWN)
-        cache[self._key] = known
-        return known
+        return known.at == self.last
 
     def _read_known(self) -> dict[bytes, Identity | None]:
         if self.is_copy or not self.header.born:
