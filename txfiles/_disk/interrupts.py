@@ -86,7 +86,7 @@ class HeldBack:
         self._end()
         raised, self.raised = self.raised, []
         if not raised:
-            if self.ended_early and self._around is not None:
+            if self.ended_early:
                 raise Interrupted
             return
         if isinstance(error, _ENDS):
@@ -99,7 +99,7 @@ class HeldBack:
             interrupt.add_note(self._note())
         before = interrupt.__context__
         try:
-            if error is None or error is interrupt or isinstance(error, Interrupted):
+            if error is interrupt or isinstance(error, Interrupted):
                 raise interrupt
             raise interrupt from error
         finally:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from tests.crash.handlers import Tracer
 from txfiles._disk import interrupts
 from txfiles._disk.interrupts import AllHeldBack, GivingWay, HeldBack, give_way, let_through
 
@@ -61,6 +63,7 @@ def test_an_error_of_the_block_is_its_cause() -> None:
         _alarm_now()
         raise OSError(5, "the disk's own")
     assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__context__ is None
 
 
 def test_what_ends_the_program_comes_before_what_does_not() -> None:
@@ -68,6 +71,7 @@ def test_what_ends_the_program_comes_before_what_does_not() -> None:
         _alarm_now()
         signal.raise_signal(signal.SIGINT)
     assert any("Deadline" in note for note in caught.value.__notes__)
+    assert caught.value.__cause__ is None
 
 
 def test_a_block_in_a_block_is_part_of_it() -> None:
@@ -80,11 +84,15 @@ def test_a_block_in_a_block_is_part_of_it() -> None:
 
 
 def test_where_nothing_is_half_done_it_gives_way() -> None:
+    give_way()
+    went_on = []
     with pytest.raises(Deadline), HeldBack():
         give_way()
+        went_on.append(1)
         _alarm_now()
         give_way()
-        pytest.fail("went on")
+        went_on.append(2)
+    assert went_on == [1]
 
 
 def test_a_wait_ends_at_once_and_what_follows_it_is_whole() -> None:
@@ -104,10 +112,50 @@ def test_a_wait_ends_at_once_and_what_follows_it_is_whole() -> None:
 
 
 def test_a_wait_does_not_begin_when_something_is_held_back() -> None:
+    done: list[str] = []
     with pytest.raises(Deadline), HeldBack():
         _alarm_now()
+        try:
+            with GivingWay():
+                done.append("waited")
+        finally:
+            _alarm_now()
+            done.append("tidied up")
+    assert done == ["tidied up"]
+
+
+def test_what_ends_a_wait_is_not_interrupted_itself() -> None:
+    done: list[str] = []
+    with pytest.raises(Deadline), HeldBack(), GivingWay():
+        try:
+            _alarm_now()
+        finally:
+            _alarm_now()
+            done.append("tidied up")
+    assert done == ["tidied up"]
+
+
+def test_what_follows_a_wait_is_whole() -> None:
+    done: list[str] = []
+    with pytest.raises(Deadline), HeldBack():
         with GivingWay():
-            pytest.fail("waited")
+            pass
+        _alarm_now()
+        done.append("held back again")
+    assert done == ["held back again"]
+
+
+def test_a_handler_that_gives_way_adds_nothing() -> None:
+    def handler(*_: object) -> None:
+        with GivingWay():
+            pass
+
+    signal.signal(signal.SIGUSR1, handler)
+    with pytest.raises(Deadline) as caught, HeldBack():
+        _alarm_now()
+        signal.raise_signal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    assert not hasattr(caught.value, "__notes__")
 
 
 def test_a_wait_inside_a_handler_leaves_the_outer_one_interruptible() -> None:
@@ -152,6 +200,10 @@ def _flags(number: int) -> bytes:
 def test_a_handler_that_c_has_put_in_is_left_alone() -> None:
     with HeldBack():
         pass  # learns what Python's own looks like
+    _with_a_handler_of_c()
+
+
+def _with_a_handler_of_c() -> None:
     libc = ctypes.CDLL(None)
     called: list[int] = []
     foreign = ctypes.CFUNCTYPE(None, ctypes.c_int)(called.append)
@@ -166,6 +218,64 @@ def test_a_handler_that_c_has_put_in_is_left_alone() -> None:
     finally:
         interrupts._sigaction(signal.SIGALRM, before, None)
     assert called == [signal.SIGALRM] * 2
+
+
+def test_one_that_c_has_put_in_is_left_alone_before_that_of_python_is_known() -> None:
+    before, interrupts._pythons = interrupts._pythons, None
+    try:
+        _with_a_handler_of_c()
+    finally:
+        interrupts._pythons = before
+
+
+def test_where_the_action_cannot_be_asked_for_it_waits_all_the_same() -> None:
+    before = interrupts._sigaction, interrupts._pythons
+    done = []
+    try:
+        for known in (None, b"12345678"):
+            interrupts._sigaction, interrupts._pythons = None, known
+            with pytest.raises(Deadline) as caught, HeldBack():
+                assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+                _alarm_now()
+                done.append(known)
+            assert not hasattr(caught.value, "__notes__")
+    finally:
+        interrupts._sigaction, interrupts._pythons = before
+    assert len(done) == 2
+    assert signal.getsignal(signal.SIGALRM) is _raise
+
+
+def test_a_signal_at_any_line_comes_out_and_leaves_nothing() -> None:
+    """Of the blocks themselves."""
+
+    def no_op(*_: object) -> None:
+        pass
+
+    signal.signal(signal.SIGUSR1, no_op)  # another one to be replaced
+    number = 1
+    while number:
+        tracer = Tracer(signal.SIGALRM, number)
+        seen = False
+        try:
+            sys.settrace(tracer)
+            with AllHeldBack():
+                with GivingWay():
+                    pass
+                let_through(no_op)
+            sys.settrace(None)
+        except Deadline:
+            sys.settrace(None)
+            seen = True
+        assert seen == (tracer.left <= 0), f"{tracer.came}: lost"
+        for number_of, handler in ((signal.SIGALRM, _raise), (signal.SIGINT, signal.default_int_handler)):
+            assert signal.getsignal(number_of) is handler, tracer.came
+        held = False
+        with pytest.raises(Deadline), HeldBack():
+            _alarm_now()
+            held = True
+        assert held, f"{tracer.came}: nothing is held back any more"
+        number = number + 1 if seen else 0
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
 
 def test_a_child_that_is_forked_inside_holds_nothing_back() -> None:
@@ -243,10 +353,21 @@ def test_what_comes_out_of_code_of_the_caller_is_the_error_of_the_block() -> Non
     assert caught.value is mine
 
 
+def test_what_follows_code_of_the_caller_is_whole() -> None:
+    done: list[str] = []
+    with pytest.raises(Deadline), HeldBack():
+        let_through(lambda: None)
+        _alarm_now()
+        done.append("held back again")
+    assert done == ["held back again"]
+
+
 def test_code_of_the_caller_is_not_called_when_something_is_held_back() -> None:
+    called: list[bool] = []
     with pytest.raises(Deadline), HeldBack():
         _alarm_now()
-        let_through(lambda: pytest.fail("there is nothing to wait for"))
+        let_through(lambda: called.append(True))
+    assert not called
 
 
 def test_what_ends_code_of_the_caller_is_not_interrupted_itself() -> None:
@@ -325,6 +446,55 @@ def test_other_threads_let_through_as_ever() -> None:
         thread.join()
         done.append("end")
     assert done == ["called", "end"]
+
+
+def _beside_a_thread_that(how: str) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def wait() -> None:
+        inside.set()
+        assert go_on.wait(60)
+        done.append("it was let alone")
+
+    def work() -> None:
+        try:
+            if how == "lets through":
+                let_through(wait)
+            else:
+                with GivingWay() if how == "waits" else HeldBack():
+                    wait()
+        finally:
+            inside.set()
+
+    thread = threading.Thread(target=work)
+    if how == "has a block":
+        thread.start()
+        assert inside.wait(60)
+        with pytest.raises(Deadline):
+            _alarm_now()
+    else:
+        with pytest.raises(Deadline), HeldBack():
+            thread.start()
+            assert inside.wait(60)
+            _alarm_now()
+            done.append("held back")
+    go_on.set()
+    thread.join()
+    assert done[-1] == "it was let alone"
+    assert len(done) == 1 + (how != "has a block")
+
+
+def test_a_thread_that_lets_through_changes_nothing() -> None:
+    _beside_a_thread_that("lets through")
+
+
+def test_a_thread_that_waits_changes_nothing() -> None:
+    _beside_a_thread_that("waits")
+
+
+def test_a_thread_that_has_a_block_changes_nothing() -> None:
+    _beside_a_thread_that("has a block")
 
 
 def test_no_block_is_needed_to_let_through() -> None:
