@@ -522,14 +522,18 @@ def test_one_that_fails_is_told_in_the_log_and_left_to_recovery(
     assert (root / "a").read_text(encoding="utf-8") == "1"
 
 
-def test_a_root_that_is_gone_or_pending_is_let_be(root: Path, store: FileStore) -> None:
+def test_a_root_that_is_gone_or_pending_is_let_be(
+    root: Path, store: FileStore, caplog: pytest.LogCaptureFixture
+) -> None:
     put(store, a="1")
     seq = number(root)
     (root / ".txfiles" / f"{'0' * 32}.0").write_bytes(b"")
     idle._checkpoint(os.fsencode(root), seq)
     assert records(root) == 1
     store.recover()
+    caplog.clear()
     idle._checkpoint(os.fsencode(root) + b"/none", seq)
+    assert not caplog.text
 
 
 def test_it_does_not_keep_the_interpreter_alive(root: Path) -> None:

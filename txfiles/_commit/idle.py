@@ -111,6 +111,8 @@ def _checkpoint(root: bytes, seq: int) -> None:
                 levels.empty_log(home)
     except LockTimeoutError:
         expect(_fs, root, seq)
+    except FileNotFoundError:
+        _log.debug("%s was removed before the checkpoint of its log", shown)
     except (OSError, TxFilesError) as error:
         _log.warning("%s: the checkpoint of its log failed and is left to recovery: %s", shown, error)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Choice = Literal["raise", "keep-theirs", "roll-forward", "roll-back"]
 
 
-TOOK_LONG = 30_000_000_000  # ns, of a commit from its time to where it is applied
+TOOK_LONG = 5_000_000_000  # ns, of a commit from its time to where it is applied
 _OVER = 2 * TOOK_LONG  # since the last one: nothing of it can be as late
 _SLACK = 2_000_000_000  # ns; the clock may be set while the machine starts
 
