@@ -339,7 +339,7 @@ def test_cancelled_during_each_file_call(memory: Path, durability: str) -> None:
                 cancelled = threading.Event()
                 loop.call_soon_threadsafe(task.cancel)
                 loop.call_soon_threadsafe(cancelled.set)
-                assert cancelled.wait(10)
+                assert cancelled.wait(60)
 
         fs: Any = FaultyFS(system.KernelFS(), plan)
         try:
@@ -391,7 +391,7 @@ class Gate:
 
     def _pass(self) -> None:
         self.reached.set()
-        assert self.opened.wait(20)
+        assert self.opened.wait(60)
 
 
 def test_a_timeout_around_a_commit_waits_for_its_end(memory: Path) -> None:
@@ -407,7 +407,7 @@ def test_a_timeout_around_a_commit_waits_for_its_end(memory: Path) -> None:
             await blocks(memory, kept)
 
     async def expire(timeout: asyncio.Timeout) -> None:
-        await asyncio.to_thread(gate.reached.wait, 20)
+        await asyncio.to_thread(gate.reached.wait, 60)
         timeout.reschedule(0)
         for _ in range(20):
             await asyncio.sleep(0.001)
@@ -458,11 +458,11 @@ def test_who_is_cancelled_on_the_way_to_the_lock_does_not_wait_for_it(memory: Pa
     async def main() -> None:
         with system.use(gate.fs):
             task = asyncio.create_task(AsyncFileTransaction(memory, timeout=None).begin())
-            await asyncio.to_thread(gate.reached.wait, 20)
+            await asyncio.to_thread(gate.reached.wait, 60)
             task.cancel()
             await asyncio.sleep(0)
             gate.opened.set()
-            done, _ = await asyncio.wait([task], timeout=10)
+            done, _ = await asyncio.wait([task], timeout=60)
             assert done, "it waits"
             assert task.cancelled()
 
@@ -479,7 +479,7 @@ def test_a_file_whose_opening_was_cancelled_is_not_open(memory: Path) -> None:
     async def main() -> None:
         async with AsyncFileTransaction(memory) as tx:
             opening = asyncio.ensure_future(tx.open("a", "w")._open())
-            await asyncio.to_thread(gate.reached.wait, 20)
+            await asyncio.to_thread(gate.reached.wait, 60)
             opening.cancel()
             await asyncio.sleep(0)
             gate.opened.set()
@@ -522,7 +522,7 @@ def test_who_waits_for_the_lock_stops_at_once(memory: Path, holder: str, how: st
                     await task
             else:
                 await asyncio.create_task(closes(waits(None)))
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 30
             no_threads(held)
 
     async def closes(waiting: Coroutine[Any, Any, None]) -> None:

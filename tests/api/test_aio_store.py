@@ -42,7 +42,7 @@ def test_a_transaction_has_the_settings_of_the_store(tmp_path: Path, watch: Call
             began = time.monotonic()
             with pytest.raises(TimeoutError):
                 await asyncio.create_task(store.async_transaction().begin())
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 30
 
     with system.use(fs):
         asyncio.run(main())

@@ -148,7 +148,7 @@ def test_a_fifo_is_never_opened(root: Path, store: FileStore) -> None:
             snap.read("fifo")
     assert writer.is_alive(), "somebody opened the FIFO"
     fd = os.open(root / "fifo", os.O_RDONLY | os.O_NONBLOCK)
-    writer.join(5)
+    writer.join(60)
     os.close(fd)
 
 

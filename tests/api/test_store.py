@@ -38,7 +38,7 @@ def test_its_transactions_have_its_settings(root: Path, watch: Callable[[Path], 
         began = time.monotonic()
         with pytest.raises(LockTimeoutError):
             store.transaction().begin()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
 
     with store.transaction():
         thread = threading.Thread(target=elsewhere)
@@ -295,7 +295,7 @@ def test_waiting_for_a_change(root: Path) -> None:
     began = time.monotonic()
     assert store.wait_for_change(since, timeout=0) == since
     assert store.wait_for_change(since, timeout=0.05) == since
-    assert 0.05 <= time.monotonic() - began < 5
+    assert 0.05 <= time.monotonic() - began < 30
     assert store.wait_for_change("something older", timeout=None) == since
     thread = threading.Timer(0.05, _put, (store, "a", "x"))
     thread.start()

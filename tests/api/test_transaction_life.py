@@ -325,13 +325,13 @@ def test_a_commit_waits_for_a_call_of_another_thread(root: Path) -> None:
     def data() -> Iterator[bytes]:
         yield b"one "
         half.set()
-        rest.wait(10)
+        rest.wait(60)
         yield b"two"
 
     tx = FileTransaction(root).begin()
     writing = threading.Thread(target=tx.write, args=("a", data()))
     writing.start()
-    half.wait(10)
+    half.wait(60)
     committing = threading.Thread(target=tx.commit)
     committing.start()
     committing.join(0.05)

