@@ -16,7 +16,7 @@ import pytest
 
 import txfiles
 from tests.support.boundary import nth_call, tree
-from tests.support.mounts import tmpfs
+from tests.support.mounts import bind, run, tmpfs
 from tests.support.procs import run_python
 from txfiles import (
     AsyncDocuments,
@@ -282,6 +282,7 @@ def test_where_no_log_can_be_it_is_full(root: Path, store: FileStore, call: str,
     assert records(root) == 1
 
 
+@pytest.mark.needs("mount")
 def test_in_memory_it_is_process(shm: Path) -> None:
     with system.use(fs := Calls()):
         put(FileStore(shm, durability="journal"), a="1")
@@ -601,3 +602,41 @@ def test_new_files_cost_one_sync_too_once_their_directory_is_durable(root: Path,
     assert [syncs(f"d/e/{number}") for number in range(4, 8)] == [1, 0, 0, 0]
     store.checkpoint()
     assert syncs("d/e/last") == 0
+
+
+# -- other places, other users --------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("mount")
+def test_another_mount_of_the_same_files_is_another_session(root: Path, store: FileStore, tmp_path: Path) -> None:
+    """Each brings to rest what the other has left, and nothing is lost."""
+    put(store, a="0", b="0")
+    with bind(root, tmp_path / "again") as again:
+        for number in range(4):
+            put((store, FileStore(again, durability="journal"))[number % 2], a=f"{number}", b=f"{number}")
+            assert {(root / name).read_text(encoding="utf-8") for name in "ab"} == {f"{number}"}
+            assert records(root) == 1 if number else records(root) == 2
+
+
+def test_a_copy_of_the_tree_is_a_root_of_its_own(root: Path, store: FileStore, tmp_path: Path) -> None:
+    put(store, a="1")
+    put(store, a="2", b="2")
+    copy = tmp_path / "copy"
+    run("cp", "-a", str(root), str(copy))
+    (copy / "b").write_text("torn", encoding="utf-8")
+    os.utime(copy / "b", ns=(0, (root / "b").stat().st_mtime_ns))
+    with pytest.raises(RecoveryError):
+        put(FileStore(copy, durability="journal"), c="3")
+    (copy / "b").unlink()
+    put(FileStore(copy, durability="journal"), c="3")
+    assert [(copy / name).read_text(encoding="utf-8") for name in "abc"] == ["2", "2", "3"]
+    put(store, a="4")
+    assert (copy / "a").read_text(encoding="utf-8") == "2"
+
+
+def test_a_log_is_shared_with_those_who_share_the_root(root: Path, store: FileStore) -> None:
+    put(store, a="1")
+    root.chmod(0o770)
+    put(store, a="2")
+    for name in ("log", "tail", "format"):
+        assert (root / ".txfiles" / name).stat().st_mode & 0o777 == 0o660, name

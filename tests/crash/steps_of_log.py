@@ -210,6 +210,11 @@ def theirs_goes(fs: SimFS) -> None:
     fs.remove("/sim/d", synced=False)
 
 
+def killed_behind_sync(fs: SimFS) -> None:
+    """The record is durable, and nothing is applied."""
+    system_step(fs, killed_at("write_at", 2))
+
+
 def tainted(fs: SimFS) -> None:
     system_step(fs, renew_fails)
 
@@ -407,6 +412,13 @@ SCENARIOS = {
             committed(write(b="2")),
         ),
         Scenario("log-theirs", then(with_record, edited), [committed(write(a="2"))], recover=recover, check=check),
+        Scenario(
+            "log-full-behind-killed",
+            then(with_log, killed_behind_sync),
+            [full(write(a="full"))],
+            recover=recover,
+            check=check_in_doubt,
+        ),
         case(
             "log-new-again",
             committed(write(dir_new="1")),

@@ -263,6 +263,22 @@ def test_roll_forward_replaces_what_is_foreign(session: bool) -> None:
     assert brought_to_rest(state)["b"].content == b"new b"
 
 
+def test_roll_back_takes_back_the_last_commit_alone() -> None:
+    """In the session of the writer, where it was cut off; elsewhere nobody knows what was before."""
+    made = dying_in("exchange", 2)()
+    here = made.after_kill()
+    elsewhere = next(state for _, state in made.surviving_states(1))
+    for state in (here, elsewhere):
+        state.put("/sim/b", "theirs", mode=0o644)
+    with system.use(here):
+        report = recover(here, "roll-back")
+    assert [one.paths for one in report.rolled_back] == [["a", "b"]]
+    found = brought_to_rest(here)
+    assert (found["a"].content, found["b"].content, found["c"].content) == (b"second a", b"theirs", b"new c")
+    with system.use(elsewhere), pytest.raises(RecoveryConflictError):
+        recover(elsewhere, "roll-back")
+
+
 def test_in_a_copied_tree_no_inode_counts() -> None:
     """It is put right by content and time, and its log is its own then."""
     fs = a_root()
