@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
+import shutil
+import signal
 import subprocess
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support import DEEP, scratch
 from tests.support.as_user import as_user, public_directory
 from tests.support.boundary import tree
 from tests.support.procs import Result, run_python
-from txfiles import status
+from txfiles import FileTransaction, recover, status
+from txfiles._disk import system
+from txfiles.testing._faults import FaultyFS
 
 pytestmark = pytest.mark.needs("users")
 
@@ -83,18 +93,117 @@ def test_a_member_with_a_strict_umask_died(shared: Path, renames: int, way: str)
     _member(_SAVE, shared, uid=1000).check()
 
 
-@pytest.mark.parametrize("umask", [0o077, 0o022])
-def test_who_can_recover_a_directory_that_a_member_closed(shared: Path, umask: int) -> None:
-    """Nobody else may change what is in it, also without the library: the error says who may."""
+def _forked(act: Callable[[], object], uid: int, umask: int = 0o022) -> int:
+    """Do it as another user of group 5000, in a forked child; its exit status, or minus the signal that killed it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([5000])
+            os.setgid(uid)
+            os.setuid(uid)
+            os.umask(umask)
+            act()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@contextmanager
+def _in_memory() -> Iterator[Path]:
+    path = scratch.directory(scratch.MEMORY)
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+DEEP_NEW = {"a": b"new", "sub": None, "sub/b": b"b", "sub/deep": None, "sub/deep/c": b"c", "x": b"x"}
+ACTS: dict[str, Callable[[Path], object]] = {
+    "begin": lambda root: FileTransaction(root).begin().rollback(),
+    "recover": recover,
+    "roll back": lambda root: recover(root, on_conflict="roll-back"),
+}
+
+
+@pytest.mark.parametrize(
+    ("umask", "bits"), [(0o077, 0o2775), (0o077, 0o775), *([(0o022, 0o2775), (0o002, 0o2770)] if DEEP else [])], ids=oct
+)
+def test_directories_that_a_member_was_making_when_he_died(umask: int, bits: int) -> None:
+    """At any call: others can go on, and nothing was open to more than the group of the root."""
+    outcomes = set()
+    for number, way in zip(itertools.count(1), itertools.cycle(ACTS)):
+        with _in_memory() as root:
+            os.chown(root, 0, 5000)
+            root.chmod(bits)
+            (root / "a").write_text("old", encoding="utf-8")
+            os.chown(root / "a", 1000, 5000)
+            died = _forked(partial(_die_at, number, root), 1000, umask)
+            for path in (root / "sub", root / "sub/deep"):
+                if path.exists():
+                    mode = path.stat().st_mode & 0o7777
+                    assert mode in (0o1700, 0o3700, 0o4770, 0o4700, 0o2777 & ~umask, 0o777 & ~umask), oct(mode)
+                    assert path.stat().st_gid == 5000 or not mode & 0o070 & umask
+            assert _forked(partial(ACTS[way], root), 1001) == 0, (number, way)
+            assert status(root).clean
+            found = tree(root)
+            outcomes.add(len(found))
+            assert found in ({"a": b"old"}, DEEP_NEW), number
+            assert not any((root / name).stat().st_mode & 0o777 & umask for name in found.keys() & {"x", "sub/b"})
+            assert _forked(partial(_save, root, "y"), 1001) == 0
+            assert _forked(partial(_save, root, "z"), 1000) == 0
+        if died == 0:
+            break
+        assert died == -signal.SIGKILL
+    assert outcomes == {1, len(DEEP_NEW)}
+
+
+def _die_at(number: int, root: Path) -> None:
+    """In the commit, before its call of this number."""
+    begun: list[int] = []
+
+    def plan(now: int, _: str) -> None:
+        if begun and now - begun[0] == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    fs: Any = FaultyFS(system.KernelFS(), plan)
+    with system.use(fs), FileTransaction(root) as tx:
+        tx.write("a", "new")
+        tx.write("sub/b", "b")
+        tx.write("sub/deep/c", "c")
+        tx.write("x", "x")
+        begun.append(fs.calls)
+
+
+def _save(root: Path, name: str) -> None:
+    with FileTransaction(root) as tx:
+        tx.write(name, name)
+
+
+def test_a_journal_that_cannot_be_read_is_none_only_where_it_is_empty(shared: Path) -> None:
     _member(_SAVE, shared, uid=1000).check()
-    assert _member(_DIE, shared, 5, "sub/deep/b", uid=1000, umask=umask).returncode < 0
-    for way in ("begin", "recover", "roll back"):
-        refused = _member(WAYS[way], shared, uid=1001)
-        assert "PermissionError" in refused.stderr
-        assert "that user 1000, who died in it, or the superuser can recover: 'sub/deep" in refused.stderr
+    assert _member(_DIE, shared, 2, uid=1000).returncode < 0
+    (journal,) = (shared / ".txfiles").glob("*.committed")
+    journal.chmod(0o600)
+    assert "PermissionError" in _member(WAYS["recover"], shared, uid=1001).stderr
+    assert journal.exists()
     _member(WAYS["recover"], shared, uid=1000).check()
-    assert tree(shared) == NEW | {"sub": None, "sub/deep": None, "sub/deep/b": b"deep"}
-    assert status(shared).clean
+    assert tree(shared) == NEW
+
+
+def test_a_directory_that_somebody_closed_is_not_believed_to_be_done(shared: Path) -> None:
+    """One that was there before: only its own the journal closes at the end."""
+    _member(_SAVE, shared, uid=1000).check()
+    (shared / "sub").mkdir()
+    os.chown(shared / "sub", 1000, 5000)
+    assert _member(_DIE, shared, 5, "sub/b", uid=1000).returncode < 0
+    (shared / "sub").chmod(0o700)
+    refused = _member(WAYS["recover"], shared, uid=1001)
+    assert "that user 1000, who died in it, or the superuser can recover" in refused.stderr
+    _member(WAYS["recover"], shared, uid=1000).check()
+    assert tree(shared) == NEW | {"sub": None, "sub/b": b"deep"}
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -9,6 +9,7 @@ from tests.crash.steps import (
     a_directory_among_tokens,
     a_link_for_a_token,
     case,
+    closed_directories,
     conflict_in_copy,
     copied,
     copy_is,
@@ -51,6 +52,7 @@ from tests.crash.steps import (
     rename_private,
     replaced,
     settle_conflicts,
+    shared_root,
     shows,
     taken_back,
     theirs,
@@ -119,12 +121,13 @@ from tests.crash.test_simfs_engine import commit, files, write
 from tests.crash.test_spare import MADE
 from txfiles import recover
 from txfiles.errors import RecoveryConflictError, RecoveryError
-from txfiles.testing import Scenario
+from txfiles.testing import Options, Scenario
 
 EXTRA = {
     scenario.name: scenario
     for scenario in [
         MADE,
+        Scenario("shared-root", shared_root, [closed_directories], options=Options(umask=0o077)),
         Scenario("fresh-root", fresh_root, [in_fresh_root], recover=recover_fresh_root, check=there_once_returned),
         Scenario("delete-tree", files, [commit(old_tree)]),
         Scenario("given-up", files, [failing(WRITES, "sync_dir", 1, flushed=False), theirs]),

@@ -463,3 +463,18 @@ def twins(fs: SimFS) -> None:
 def other_owner(tx: FileTransaction) -> None:
     tx.move("twin", "a")
     tx.write("b", "new b")
+
+
+def closed_directories(fs: SimFS) -> None:
+    """A commit that makes some, which are closed to the group when it returns."""
+    with FileTransaction("/sim") as tx:
+        tx.write("x/y/z", "new")
+        tx.delete("a")
+        tx.write("a/below", "where a file was")
+    assert [fs.tree()[name].mode for name in ("x", "x/y", "a")] == [0o2700, 0o2700, 0o2700]
+
+
+def shared_root(fs: SimFS) -> None:
+    """A root whose group may write it, where new directories are closed to that group."""
+    fs.mkdirs("/sim", mode=0o2775, gid=5000)
+    files(fs)

@@ -167,9 +167,7 @@ def _sync_directory(home: Home, path: bytes) -> Generator[Sync, None, None]:
         fd = home.tree.walk(path)
     except (FileNotFoundError, NotADirectoryError):
         return  # removed, by this transaction or by somebody else: its parent says so
-    except PermissionError:  # of a directory out of the root, where one may pass
-        if not paths.is_outside(path):
-            raise
+    except PermissionError:  # one may pass, out of the root; or another member of a group has made it, and died
         yield home.fs.sync_file_system, home.private_fd
         return
     try:

@@ -6,6 +6,7 @@ Only "no such entry" means absent (an `OSError` of any other kind comes through 
 from __future__ import annotations
 
 import stat
+import sys
 from typing import TYPE_CHECKING
 
 from txfiles._disk import metadata
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
     from txfiles._commit.home import Home
     from txfiles._disk.system import Stat
     from txfiles._format.journal import Identity, Journal, Meta, Operation, OpKind
+
+
+# The mode of a new directory until it has its metadata. Nobody else makes one with that mode; in version 1 many did.
+UNFINISHED = 0o1700 if sys.platform == "linux" else 0o700
+
+
+class OutOfSight(PermissionError):
+    """It is in a directory that the journal has made, and that its writer closed to us: the last thing of all."""
 
 
 class Evidence:
@@ -60,7 +69,34 @@ class Evidence:
         return self._private(self.old_name(op))
 
     def target(self, op: Operation) -> Stat | None:
-        return self.home.tree.stat(op.path)
+        """Raises `OutOfSight` where it is done, and its writer has shut it away."""
+        try:
+            return self.home.tree.stat(op.path)
+        except PermissionError as error:
+            if (shut := self._shut_above(op)) is None:
+                raise
+            if shut.st_mode & 0o1777 == UNFINISHED:
+                return None  # there is nothing in it yet
+            raise OutOfSight(*error.args) from error
+
+    def _shut_above(self, op: Operation) -> Stat | None:
+        """The directory of this journal above an operation that we may not pass."""
+        for above in paths.ancestors(op.path)[1:]:
+            try:
+                self.home.tree.open_dir(above)
+            except PermissionError:
+                return self.home.tree.stat(above) if self.has("mkdir", above) else None
+        return None
+
+    def is_shut(self, op: Operation, target: Stat) -> bool:
+        """A new directory that another user has begun, and may alone go on with: empty."""
+        if target.st_mode & 0o1777 != UNFINISHED:
+            return False
+        try:
+            self.home.tree.open_dir(op.path)
+        except PermissionError:
+            return True
+        return False
 
     def _private(self, name: bytes) -> Stat | None:
         try:
@@ -273,7 +309,11 @@ class Evidence:
         coming: set[bytes] = set()
         blocked: set[bytes] = set()
         for op in self.journal.ops:
-            if self._blocked(op, coming, blocked):
+            try:
+                is_blocked = self._blocked(op, coming, blocked)
+            except OutOfSight:
+                continue
+            if is_blocked:
                 found.append(op)
                 blocked.add(op.path)
             elif op.kind == "mkdir" and self.token(op) is not None:
@@ -424,4 +464,4 @@ def _lost(op: Operation, what: str) -> RecoveryError:
     return RecoveryError(message, path=shown)
 
 
-__all__ = ["Evidence", "same_inode"]
+__all__ = ["UNFINISHED", "Evidence", "OutOfSight", "same_inode"]

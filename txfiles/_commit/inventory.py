@@ -136,7 +136,12 @@ def _pending(home: Home, tid: str, present: list[State]) -> Pending:
         state, also = "intent", ["prepared"]  # prepare() had not returned: nobody knows of it
     name = layout.journal(tid, state)
     shown = paths.decode(name)
-    raw = home.read(name)
+    try:
+        raw = home.read(name)
+    except PermissionError:  # its writer, another member of a group, died before he had shared and written it
+        if home.fs.stat(home.private_fd, name).st_size:
+            raise
+        raw = b""
     if raw is None:
         raise FileNotFoundError(errno.ENOENT, "went away since the listing", shown)
     found = home.fs.stat(home.private_fd, name)

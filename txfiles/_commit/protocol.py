@@ -54,19 +54,18 @@ from __future__ import annotations
 
 import errno
 import stat
-import sys
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from txfiles._commit import spare
 from txfiles._commit.durable import first_round, home_round, second_round, sync_directories, sync_open, sync_private
-from txfiles._commit.evidence import Evidence, same_inode
+from txfiles._commit.evidence import UNFINISHED, Evidence, OutOfSight, same_inode
 from txfiles._commit.inventory import read_head
 from txfiles._disk import metadata
 from txfiles._disk.allowance import UnsyncedDirectoryError
 from txfiles._disk.interrupts import give_way
-from txfiles._disk.system import write_all
+from txfiles._disk.system import give, write_all
 from txfiles._format import journal as codec
 from txfiles._format import layout, paths
 from txfiles._format.journal import Exit, Head, Journal, Operation, Synced
@@ -92,8 +91,7 @@ T = TypeVar("T")
 
 NOTHING: frozenset[int] = frozenset()
 _PATIENCE = 10  # exceptions in one step
-# The mode of a new directory until it has its metadata. Nobody else makes one with that mode; in version 1 many did.
-_UNFINISHED = 0o1700 if sys.platform == "linux" else 0o700
+_OPENED = 0o4000  # of a new directory that its group may write until all is done: it means nothing there
 
 
 # -- before the commit point ----------------------------------------------------------------------------------------
@@ -533,24 +531,35 @@ def apply(
             _apply_delete(home, evidence, op, skip, force)
         home.step()
     made = by_kind["rmdir"] + by_kind["mkdir"]
+    closing = {op.number: op for op in by_kind["mkdir"] if _is_closed_to_others(home, op)}
     if made and durable:
         sync_directories(home, {paths.split(op.path)[0] for op in by_kind["delete"]}, private=True)
     for op in made:
-        with paths.Naming(op.path, always=True):
-            _apply_directory(home, evidence, op, skip)
+        with suppress(OutOfSight), paths.Naming(op.path, always=True):
+            _apply_directory(home, evidence, op, skip, _open_directory if op.number in closing else _finish_directory)
     if made and durable:
         parents = {paths.split(op.path)[0] for op in made}
         sync_directories(home, parents | {op.path for op in by_kind["mkdir"]})
     for op in made:
-        home.remove(evidence.token_name(op))
+        if op.number not in closing:
+            home.remove(evidence.token_name(op))
         home.step()
     for op in by_kind["write"]:
         try:  # which is faster than `Naming`, for many files
             _apply_write(home, evidence, op, skip, force)
+        except OutOfSight:
+            pass
         except OSError as error:
             paths.give_name(error, op.path, always=True)
             raise
         home.step()
+    for op in reversed(closing.values()):
+        with suppress(OutOfSight), paths.Naming(op.path, always=True):
+            _close_directory(home, evidence, op)
+    if closing and durable:
+        sync_directories(home, {op.path for op in closing.values()})  # or without its token one would stay open
+    for op in closing.values():
+        home.remove(evidence.token_name(op))
 
 
 def _apply_delete(home: Home, evidence: Evidence, op: Operation, skip: frozenset[int], force: frozenset[int]) -> None:
@@ -582,7 +591,9 @@ def _give_back(home: Home, evidence: Evidence, op: Operation) -> bool:
     return True
 
 
-def _apply_directory(home: Home, evidence: Evidence, op: Operation, skip: frozenset[int]) -> None:
+def _apply_directory(
+    home: Home, evidence: Evidence, op: Operation, skip: frozenset[int], finish: Callable[[Home, Operation], None]
+) -> None:
     if evidence.token(op) is None or op.number in skip:
         return
     target = evidence.target(op)
@@ -591,11 +602,15 @@ def _apply_directory(home: Home, evidence: Evidence, op: Operation, skip: frozen
             home.tree.forget(op.path)
             home.fs.rmdir(*home.tree.at(op.path))
     elif target is None:
-        _make_directory(home, op)
-    elif stat.S_ISDIR(target.st_mode):
-        _finish_if_begun(home, evidence, op, target)
-    else:
+        _make_directory(home, op, finish)
+    elif not stat.S_ISDIR(target.st_mode):
         raise _foreign(evidence, op, target)
+    elif evidence.is_shut(op, target):  # whoever began it has put nothing into it yet
+        home.tree.forget(op.path)
+        home.fs.rmdir(*home.tree.at(op.path))
+        _make_directory(home, op, finish)
+    else:
+        _finish_if_begun(home, evidence, op, target, finish)
 
 
 def _apply_write(home: Home, evidence: Evidence, op: Operation, skip: frozenset[int], force: frozenset[int]) -> None:
@@ -725,9 +740,9 @@ def _undo_directory(home: Home, evidence: Evidence, op: Operation) -> None:
     target = evidence.target(op)
     if op.kind == "rmdir":
         if target is None:
-            _make_directory(home, op)
+            _make_directory(home, op, _finish_directory)
         elif stat.S_ISDIR(target.st_mode):
-            _finish_if_begun(home, evidence, op, target)
+            _finish_if_begun(home, evidence, op, target, _finish_directory)
     elif op.kind == "mkdir" and target is not None:
         home.tree.forget(op.path)
         try:
@@ -737,18 +752,20 @@ def _undo_directory(home: Home, evidence: Evidence, op: Operation) -> None:
                 raise  # what others put there meanwhile stays, and so the directory
 
 
-def _make_directory(home: Home, op: Operation) -> None:
+def _make_directory(home: Home, op: Operation, finish: Callable[[Home, Operation], None]) -> None:
     at, name = home.tree.at(op.path)
-    home.fs.mkdir(at, name, _UNFINISHED)
-    _finish_directory(home, op)
+    home.fs.mkdir(at, name, UNFINISHED)
+    finish(home, op)
 
 
-def _finish_if_begun(home: Home, evidence: Evidence, op: Operation, target: Stat) -> None:
+def _finish_if_begun(
+    home: Home, evidence: Evidence, op: Operation, target: Stat, finish: Callable[[Home, Operation], None]
+) -> None:
     """Finish what was cut off between mkdir and chmod; somebody else's has another mode, or something else in it."""
-    if target.st_mode & 0o1777 != (0o700 if evidence.journal.version == 1 else _UNFINISHED):
+    if target.st_mode & 0o1777 != (0o700 if evidence.journal.version == 1 else UNFINISHED):
         return
     if all(evidence.has(op.kind, paths.join(op.path, name)) for name in home.fs.listdir(home.tree.open_dir(op.path))):
-        _finish_directory(home, op)
+        finish(home, op)
 
 
 def _finish_directory(home: Home, op: Operation) -> None:
@@ -756,6 +773,44 @@ def _finish_directory(home: Home, op: Operation) -> None:
     fd = home.tree.open_dir(op.path)
     has = metadata.apply(home.fs, fd, home.fs.fstat(fd), op.meta)
     home.allowance.metadata(op.path, op.meta, has, new=op.kind == "mkdir")
+
+
+# -- directories of a root that a group shares ----------------------------------------------------------------------
+
+
+def _is_closed_to_others(home: Home, op: Operation) -> bool:
+    """A new directory that some who may write the root, and so have to recover it, may not change."""
+    assert op.meta is not None
+    root = home.fs.fstat(home.root_fd)
+    shared = root.st_mode & 0o070 if home.fs.fstat(home.private_fd).st_mode & stat.S_IWGRP else 0
+    return bool(shared & ~op.meta.mode) or bool(shared and op.meta.gid != root.st_gid)
+
+
+def _open_directory(home: Home, op: Operation) -> None:
+    """To the group of the root, until all is done: those can read and change as much in the private directory."""
+    fs, fd = home.fs, home.tree.open_dir(op.path)
+    root = fs.fstat(home.root_fd)
+    for key in {metadata.DEFAULT_ACL, metadata.ACCESS_ACL}.intersection(fs.xattrs(*home.tree.at(op.path))):
+        fs.remove_xattr(fd, key)
+    if fs.fstat(fd).st_gid == root.st_gid or give(fs, fd, -1, root.st_gid):
+        fs.chmod(fd, _OPENED | 0o700 | root.st_mode & 0o070)
+    else:
+        _finish_directory(home, op)
+
+
+def _close_directory(home: Home, evidence: Evidence, op: Operation) -> None:
+    target = evidence.target(op)
+    if evidence.token(op) is None or target is None or not (stat.S_ISDIR(target.st_mode) and target.st_mode & _OPENED):
+        return
+    assert op.meta is not None
+    try:
+        if op.meta.gid != target.st_gid:
+            home.fs.chmod(home.tree.open_dir(op.path), _OPENED | 0o700)  # or for a moment another group could enter
+        _finish_directory(home, op)
+    except PermissionError:
+        if target.st_uid == home.fs.ids()[0]:
+            raise
+        home.allowance.left_open(op.path, target.st_uid, op.meta.mode)
 
 
 # -- shared ---------------------------------------------------------------------------------------------------------

@@ -22,9 +22,9 @@ _told: set[tuple[bytes, str]] = set()
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """What a file did not get: a name of `Accept` or `"changed-owners"`, and the path, or that of the root."""
+    """What a file did not get: a name of `Accept`, `"changed-owners"` or `"left-open"`, and the path, or the root's."""
 
-    what: Literal["narrowed-modes", "unsynced-directories", "changed-owners"]
+    what: Literal["narrowed-modes", "unsynced-directories", "changed-owners", "left-open"]
     path: str
 
 
@@ -62,6 +62,12 @@ class Allowance:
         elif not new and (has.uid, has.gid) != (wanted.uid, wanted.gid):
             why = f"{shown!r} belongs to {has.uid}:{has.gid} now, not {wanted.uid}:{wanted.gid}: chown was refused"
             self._tell(GivenUp("changed-owners", shown), logging.INFO, why)
+
+    def left_open(self, path: bytes, owner: int, mode: int) -> None:
+        """A new directory of a member of the group who died, which only that one can close."""
+        shown = paths.decode(path)
+        why = f"{shown!r} stays open to the group of the root: only user {owner} can close it, chmod {mode:o}"
+        self._tell(GivenUp("left-open", shown), logging.WARNING, why)
 
     def _tell(self, lost: GivenUp, level: int, why: str) -> None:
         self._given_up[lost] = None
