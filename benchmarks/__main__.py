@@ -32,13 +32,15 @@ SIZES = f"1,4096,{1 << 20},{64 << 20},{512 << 20}"
 
 
 def results(mode: str, base: Path, options: argparse.Namespace) -> Iterator[Result]:
-    rounds, only = options.rounds, options.only.split(",") if options.only else list(SAVES)
+    rounds, only = options.rounds, options.only.split(",") if options.only else []
     match mode:
         case "save" | "create":
             for shape in options.shapes.split(","):
                 files, size = (int(number) for number in shape.split("x"))
                 fewer = max(min(rounds, 5), min(rounds, rounds * 128 // files))
-                yield modes.save(base, files=files, size=size, rounds=fewer, create=mode == "create", only=only)
+                yield modes.save(
+                    base, files=files, size=size, rounds=fewer, create=mode == "create", only=only or SAVES
+                )
         case "sustained":
             for shape in options.shapes.split(",")[:3]:
                 files, size = (int(number) for number in shape.split("x"))
@@ -51,10 +53,11 @@ def results(mode: str, base: Path, options: argparse.Namespace) -> Iterator[Resu
             yield modes.snapshot(base, rounds=rounds)
         case "writers":
             counts = tuple(int(count) for count in options.processes.split(","))
-            yield crowd.writers(base, counts=counts, duration=options.seconds, rounds=max(1, rounds // 15))
+            measured = partial(crowd.writers, base, counts=counts, duration=options.seconds, only=only or crowd.WRITERS)
+            yield measured(rounds=max(1, rounds // 15))
         case "readers":
             for writer in ("txfiles", "process"):
-                measured = partial(crowd.readers, base, writer=writer, duration=options.seconds)
+                measured = partial(crowd.readers, base, writer=writer, duration=options.seconds, only=only)
                 for count, pause in ((1, 0.0), (2, 0.0), (2, crowd.PAUSE)):
                     yield measured(readers=count, pause=pause, rounds=max(1, rounds // 15))
         case "updates":
@@ -156,7 +159,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--processes", default="1,2,4,8", help="that write together (default 1,2,4,8)")
     command.add_argument("--pending", type=int, default=10_000, help="replaces that are recovered (default 10000)")
     command.add_argument("--tree", type=int, default=100_000, help="files of the root that is opened (default 100000)")
-    command.add_argument("--only", default="", help="the competitors of `save`, separated by commas")
+    command.add_argument(
+        "--only", default="", help="the competitors of `save`, `writers`, `readers`, separated by commas"
+    )
     command.add_argument("--json", type=Path, help="write all samples to this file")
     command.set_defaults(call=run)
 

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
@@ -24,6 +24,7 @@ from txfiles.errors import SnapshotExpiredError
 
 _CONTEXT = multiprocessing.get_context("fork")
 PAUSE = 0.001  # seconds between two reads: readers that never rest leave the writer no processor
+WRITERS = ("txfiles", "process", "sqlite-extra", "sqlite-wal")
 Turn = Callable[[], object]
 """One commit, or one read of all the files; true when it saw files of two states."""
 Player = Callable[[], AbstractContextManager[Turn]]
@@ -45,7 +46,7 @@ def writers(
     size: int = 2000,
     duration: float = 2.0,
     rounds: int,
-    only: tuple[str, ...] = ("txfiles", "process", "sqlite-extra", "sqlite-wal"),
+    only: Sequence[str] = WRITERS,
 ) -> Result:
     """Processes that commit to one root as fast as they can: seconds for each commit of all of them together.
 
@@ -57,7 +58,7 @@ def writers(
     turns: dict[str, list[list[int]]] = {}
     refused: dict[str, int] = {}
     for number in range(rounds):
-        for name in rotated(list(only), number):
+        for name in rotated([*only], number):
             for count in counts:
                 settle_down(base)
                 writer = partial(_writer, name, folder / name, files, size)
@@ -88,6 +89,7 @@ def readers(
     size: int = 2000,
     duration: float = 2.0,
     rounds: int,
+    only: Collection[str] = (),
 ) -> Result:
     """Processes that read all files beside a writer, with a pause after each time: seconds of each of them.
 
@@ -107,7 +109,7 @@ def readers(
     commits: dict[str, list[float]] = {}
     torn: dict[str, int] = {}
     for number in range(rounds):
-        for name in rotated([*kinds, "nobody"], number):
+        for name in rotated([name for name in (*kinds, "nobody") if not only or name in only], number):
             how, read = kinds.get(name, (writer, _plain))
             root = folder / how
             player = partial(_writer, how, root, files, size)
@@ -122,7 +124,7 @@ def readers(
     for name, rates in commits.items():
         result.facts[name] = {"commits_per_second": statistics.median(rates)}
         if name in torn:
-            if kinds[name][0] == writer:
+            if kinds[name][0] == writer and "nobody" in commits:
                 result.facts[name]["of_one_alone"] = statistics.median(rates) / statistics.median(commits["nobody"])
             result.facts[name]["reads_per_second"] = len(result.seconds[name]) / (rounds * readers * duration)
             result.facts[name]["torn"] = torn[name] / len(result.seconds[name])

@@ -127,7 +127,7 @@ def _readers(result: Result) -> list[Verdict]:
     out = [Verdict(f"{shown}: {name} mixed", result.facts[name]["torn"], 0) for name in ("txfiles", "pinned")]
     if "1 readers" in result.case:
         out.append(Verdict(f"{shown}: us for each", 1e6 / pinned["reads_per_second"], 200))
-    elif "without rest" not in result.case:
+    elif "of_one_alone" in pinned and "without rest" not in result.case:
         out.append(Verdict(f"{shown}: one alone / beside them", 1 / pinned["of_one_alone"], 1 / 0.85))
     return out
 
