@@ -1,6 +1,7 @@
 """Two revisions against each other, in interleaved rounds: each in a process of its own that imports it.
 
-A revision is a name that git knows, or a directory with a package `txfiles` in it. The harness is the present one.
+A revision is a name that git knows, or a directory with a package `txfiles` in it. The harness is the present one. In a
+case `writers COUNTxSECONDS` so many processes commit 4 files of 2,000 B to one root, for so long.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.rounds import Result, Task, rotated, sample
+from benchmarks.rounds import Result, Task, rotated, sample, settle_down
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 CASES = (
@@ -29,7 +30,7 @@ _REPEAT = {"snapshot": 50}
 
 
 def compare(base: Path, revisions: Sequence[str], rounds: int, cases: Sequence[str] = CASES) -> Iterator[Result]:
-    """A result for each case; the first revision is the reference. Cases are `WHAT FILESxBYTES`."""
+    """A result for each case; the first revision is the reference. Cases are `WHAT FILESxBYTES`, or of writers."""
     with ExitStack() as stack:
         labels = [f"{number}: {revision}" for number, revision in enumerate(revisions, 1)]
         workers = {}
@@ -40,12 +41,29 @@ def compare(base: Path, revisions: Sequence[str], rounds: int, cases: Sequence[s
         for case in cases:
             result = Result("compare", case, reference=labels[0], seconds={label: [] for label in labels})
             few = max(3, min(rounds, rounds * 128 // int(case.split()[1].split("x")[0])))
-            for turn in range(-2, few):
+            crowded = case.startswith("writers ")
+            for turn in range(0 if crowded else -2, max(1, rounds // 15) if crowded else few):
                 for label in rotated(labels, turn):
-                    seconds = _ask(workers[label], case, turn)
+                    seconds, facts = _ask(workers[label], case, turn)
                     if turn >= 0:
                         result.seconds[label].append(seconds)
+                        for what, amount in facts.items():
+                            have = result.facts.setdefault(label, {})
+                            have[what] = have.get(what, 0.0) + amount
+            if crowded:
+                _tell(result)
             yield result
+
+
+def _tell(result: Result) -> None:
+    """Of all rounds together: what the processes of each revision had of one another."""
+    for label, facts in result.facts.items():
+        result.facts[label] = {
+            "commits_per_second": facts["commits"] / facts["duration"],
+            "fastest_over_slowest": facts["fastest"] / max(1, facts["slowest"]),
+            "refused_per_commit": facts["refused"] / facts["commits"],
+            "cpu_ms_per_commit": facts["cpu"] / facts["commits"] * 1e3,
+        }
 
 
 @contextmanager
@@ -77,14 +95,15 @@ def _worker(tree: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.stdin.close()
 
 
-def _ask(worker: subprocess.Popen[str], case: str, turn: int) -> float:
+def _ask(worker: subprocess.Popen[str], case: str, turn: int) -> tuple[float, dict[str, float]]:
     assert worker.stdin is not None
     assert worker.stdout is not None
     print(json.dumps([case, turn]), file=worker.stdin, flush=True)
     answer = worker.stdout.readline()
     if not answer:
         raise RuntimeError(f"{case}: the process of this revision ended")
-    return float(answer)
+    seconds, facts = json.loads(answer)
+    return seconds, facts
 
 
 def serve(folder: str) -> None:
@@ -93,9 +112,30 @@ def serve(folder: str) -> None:
     with ExitStack() as stack:
         for line in sys.stdin:
             case, turn = json.loads(line)
-            if case not in tasks:
-                tasks[case] = _task(case, base, stack)
-            print(sample(tasks[case], turn, base, repeat=_REPEAT.get(case.split()[0], 1)), flush=True)
+            if case.startswith("writers "):
+                answer = _crowd(base, *case.split()[1].split("x"))
+            else:
+                if case not in tasks:
+                    tasks[case] = _task(case, base, stack)
+                answer = sample(tasks[case], turn, base, repeat=_REPEAT.get(case.split()[0], 1)), {}
+            print(json.dumps(answer), flush=True)
+
+
+def _crowd(base: Path, count: str, duration: str) -> tuple[float, dict[str, float]]:
+    from benchmarks import crowd
+
+    settle_down(base)
+    before = sum(os.times()[2:4])
+    tallies = crowd.together("txfiles", base / "crowd", int(count), files=4, size=2000, duration=float(duration))
+    made = sorted(len(tally.waits) for tally in tallies)
+    return float(duration) / sum(made), {
+        "commits": sum(made),
+        "duration": float(duration),
+        "fastest": made[-1],
+        "slowest": made[0],
+        "refused": sum(tally.refused for tally in tallies),
+        "cpu": sum(os.times()[2:4]) - before,
+    }
 
 
 def _task(case: str, base: Path, stack: ExitStack) -> Task:

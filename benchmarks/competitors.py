@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from benchmarks.boundary import rounds, system
 from txfiles import FileTransaction
-from txfiles._disk import rounds, system
 
 Files = Sequence[tuple[str, bytes]]
 Save = Callable[[Files], None]

@@ -61,8 +61,7 @@ def writers(
         for name in rotated([*only], number):
             for count in counts:
                 settle_down(base)
-                writer = partial(_writer, name, folder / name, files, size)
-                tallies = _together([writer] * count, duration)
+                tallies = together(name, folder / name, count, files=files, size=size, duration=duration)
                 made = [len(tally.waits) for tally in tallies]
                 label = f"{name} {count}"
                 refused[label] = refused.get(label, 0) + sum(tally.refused for tally in tallies)
@@ -77,6 +76,11 @@ def writers(
             "refused_per_commit": refused[label] / max(1, sum(map(sum, rows))),
         }
     return result
+
+
+def together(name: str, root: Path, count: int, *, files: int, size: int, duration: float) -> list[Tally]:
+    """Processes that commit to `root` as fast as they can."""
+    return _together([partial(_writer, name, root, files, size)] * count, duration)
 
 
 def readers(

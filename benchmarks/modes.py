@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import device
+from benchmarks.boundary import system
 from benchmarks.competitors import SAVES, Files, Save, available
 from benchmarks.rounds import Result, Task, Work, interleaved
 from txfiles import FileStore, FileTransaction, recover
-from txfiles._disk import system
 
 CHUNK = 1 << 20
 

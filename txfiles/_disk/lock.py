@@ -17,13 +17,12 @@ import sys
 import threading
 import time
 from collections import deque
-from contextlib import suppress
-from functools import partial
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
 import filelock
 
-from txfiles._disk import bell
+from txfiles._disk.bell import Bell
 from txfiles._disk.interrupts import GivingWay
 from txfiles._disk.lockfile import close_copies, open_lock_file
 from txfiles._disk.pace import Pace, Wait
@@ -112,7 +111,8 @@ def is_locked(fs: FileSystem, private_fd: int) -> bool:
         if not filelock.lock_descriptor(fd, blocking=False):
             return True
         filelock.unlock_descriptor(fd)  # closing alone would leave it to a child that is forked right now (L3)
-        bell.ring(private_fd)  # who was woken meanwhile found it taken
+        with closing(Bell(private_fd)) as bell:  # who was woken meanwhile found it taken
+            bell.ring_for_one()
         return False
     except OSError as error:
         if error.errno == errno.EBADF:  # NFS locks only what is open for writing: then nobody can tell
@@ -167,7 +167,7 @@ class RootLock:
         if self.held:
             raise NestedTransactionError(f"{self._path!r} is already locked by this transaction", path=self._path)
         wait = Wait(timeout, self._path)
-        ticket = self._waiting = _Ticket(self._fs, owner)
+        ticket = self._waiting = _Ticket(self._fs, self._private_fd, owner)
         try:
             private = self._fs.fstat(self._private_fd)
             if not ticket.join((private.st_dev, private.st_ino)):
@@ -191,7 +191,8 @@ class RootLock:
         if ticket is not None:
             with _mutex:
                 ticket.wake()
-            bell.ring(self._private_fd, bell.ALL)
+            with closing(Bell(self._private_fd)) as bell:
+                bell.ring_for_all()
 
     def check(self) -> None:
         """Raise `ConflictError` unless the lock file that is held is still the one on disk."""
@@ -213,18 +214,17 @@ class RootLock:
 
     def _lock(self, ticket: _Ticket, private: Stat, wait: Wait) -> None:
         """REQUIRES: `ticket` is the first of its queue."""
-        queue = ticket.queue
-        listen = partial(bell.wait, self._private_fd)
-        queue.begin(wait, listen)
+        queue, bell = ticket.queue, ticket.bell
+        queue.begin(wait, bell)
         for _ in range(_ATTEMPTS):
             try:
-                ticket.open(self._private_fd, private)
+                ticket.open(private)
             except OSError as error:
                 raise self._named(error) from error
             while not self._try(ticket):
                 if self._stopped:
                     raise wait.timed_out()
-                wait.sleep(listen)
+                wait.sleep(bell)
                 queue.met_others()
             if self._is_on_disk(ticket):
                 ticket.locked = True
@@ -274,8 +274,9 @@ class _Ticket:
     A descriptor that is open, locked or not, belongs to a ticket that is in a queue: that is how a child finds it.
     """
 
-    def __init__(self, fs: FileSystem, owner: object) -> None:
+    def __init__(self, fs: FileSystem, private_fd: int, owner: object) -> None:
         self.owner = owner
+        self.bell = Bell(private_fd)
         self.turn = threading.Lock()  # released when the ticket is the first
         self.turn.acquire()
         self.queue = _no_queue
@@ -283,7 +284,8 @@ class _Ticket:
         self.identity = (-1, -1)  # of the file that `fd` is open on
         self.locked = False
         self._fs = fs
-        self._opening_at = self._private_fd = -1
+        self._private_fd = private_fd
+        self._opening_at = -1
         self._unlock_due = False
         self._closing = threading.RLock()
 
@@ -303,6 +305,7 @@ class _Ticket:
             return True
 
     def leave(self) -> None:
+        self.bell.close()
         with _mutex:
             if self in self.queue.tickets:
                 self.queue.tickets.remove(self)
@@ -314,10 +317,10 @@ class _Ticket:
         with suppress(RuntimeError):  # it is awake
             self.turn.release()
 
-    def open(self, private_fd: int, private: Stat) -> None:
-        self._opening_at = self._private_fd = private_fd
+    def open(self, private: Stat) -> None:
+        self._opening_at = self._private_fd
         try:
-            self.fd, file = open_lock_file(self._fs, private_fd, private)
+            self.fd, file = open_lock_file(self._fs, self._private_fd, private)
             self.identity = file.st_dev, file.st_ino
         finally:
             self._opening_at = -1
@@ -358,7 +361,7 @@ class _Ticket:
                 if self._unlock_due:
                     with suppress(OSError):  # closing frees it as well
                         filelock.unlock_descriptor(self.fd)
-                        self.queue.freed(self._private_fd)
+                        self.queue.freed(self.bell)
             finally:
                 if self.locked:
                     self.queue.released = time.monotonic()
@@ -369,6 +372,7 @@ class _Ticket:
         """In a forked child: close what belongs to the parent (L3)."""
         fd, self.fd, self.locked, self.queue = self.fd, -1, False, _no_queue
         self._closing = threading.RLock()
+        self.bell.forget()
         if fd >= 0:
             release(self._fs, fd)
         elif self._opening_at >= 0:

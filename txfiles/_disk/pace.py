@@ -1,10 +1,12 @@
 """How a process waits for the lock of a root among others, and lets them come first.
 
 flock has no queue among processes, and no wait with a timeout: whoever asks at the right moment gets it. So who waits
-sleeps until a bell rings (`bell`). Whoever frees the lock wakes the one that has slept longest, who is the next from
-there on and asks every moment. A process goes on for a short turn, and then goes to the end of the row before it asks
-again. A turn is a series of acquisitions with no pause between them. Nobody sleeps for longer than twice as long as he
-has waited already, because a holder that was killed rings no bell.
+sleeps until a bell rings (`bell`). Whoever frees the lock wakes one: the one at the door, if somebody is there, or the
+one that has slept longest in the row. Should the lock be taken again when he comes, he stays at the door and asks every
+moment. A process goes on for a short turn, a series of acquisitions with no pause between them (another has to find a
+processor and its memory first), and then goes to the end of the row. If nobody has come a moment later it takes another
+turn: who was woken may have been killed or stopped. Nobody sleeps for longer than twice as long as he has waited
+already, because a holder that was killed rings no bell.
 
 Where there is no bell, all ask at random moments and at the same rate (waits that slow down early starve those who
 waited longest), and a process that has had its turn pauses for as long as the others need to ask once. A turn is short
@@ -17,22 +19,22 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from txfiles._disk import bell
+from txfiles._disk.bell import DOOR, ROW
 from txfiles._disk.interrupts import GivingWay
 from txfiles.errors import LockTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Sleep = Callable[[float], bool | None]
+    from txfiles._disk.bell import Bell
 
 _POLL = 0.001  # seconds between two attempts
 _POLL_MAX = 0.005  # the same, for who waits so long that a moment more is nothing
 _ASLEEP = 0.005, 1.0  # seconds of sleep between two attempts where there is a bell: at least, at most
-_NEXT = 0.01  # seconds that who was woken asks every moment; longer than a turn, after which another is woken
+_COMES = 0.002  # seconds after which who was woken should have come
 _AT_ONCE = 0.003  # seconds that even a timeout of 0 waits: a reader in `is_locked` has the lock for a moment
-_TURN = 0.002  # seconds that a process may go on without a pause while others wait
+_TURN = 0.004  # seconds that a process may go on without a pause while others sleep
+_POLLED_TURN = 0.002  # the same, while others ask
 _LONE_TURN = 0.05  # the same, while nobody is known to wait: the longest that a newcomer stands before a busy lock
+_NOBODY = 0.002  # seconds for which nobody is looked for where there was nobody
 _POLITE = 8  # pauses without meeting anybody after which a process believes that it is alone
 
 
@@ -43,7 +45,7 @@ class Wait:
         self._began = time.monotonic()
         self._until = None if timeout is None else self._began + max(timeout, _AT_ONCE)
         self._slept = False
-        self._next_until = 0.0
+        self._is_next = False
         self._path = path
 
     def left(self) -> float:
@@ -51,11 +53,11 @@ class Wait:
             return threading.TIMEOUT_MAX
         return min(max(0.0, self._until - time.monotonic()), threading.TIMEOUT_MAX)
 
-    def make_way(self, listen: Sleep) -> bool:
-        """Let whoever was woken have the lock first, and those who wait already; false where no bell can tell."""
-        return self._hear(listen, self.left())
+    def make_way(self, bell: Bell) -> bool | None:
+        """Let whoever was woken have the lock first; whether others did, `None` where no bell can tell."""
+        return self._hear(bell, min(self.left(), _COMES))
 
-    def sleep(self, listen: Sleep) -> None:
+    def sleep(self, bell: Bell) -> None:
         """Sleep until the next attempt; the last one is at the end of the timeout, after it `LockTimeoutError`.
 
         There is a second one however busy the machine is: at the first a reader may just have looked.
@@ -64,17 +66,16 @@ class Wait:
         if not left and self._slept:
             raise self.timed_out()
         self._slept = True
-        left = left or _POLL
-        if time.monotonic() < self._next_until or not self._hear(listen, left):
+        left, moment = left or _POLL, _interval(time.monotonic() - self._began) * _about_one()
+        if self._hear(bell, min(left, moment if self._is_next else self._until_awake())) is None:
             with GivingWay():
-                time.sleep(min(left, _interval(time.monotonic() - self._began) * _about_one()))
+                time.sleep(min(left, moment))
 
-    def _hear(self, listen: Sleep, left: float) -> bool:
+    def _hear(self, bell: Bell, seconds: float) -> bool | None:
         with GivingWay():
-            woken = listen(min(left, self._until_awake()))
-        if woken:
-            self._next_until = time.monotonic() + _NEXT
-        return woken is not None
+            woken = bell.wait(DOOR if self._is_next else ROW, seconds)
+        self._is_next = self._is_next or woken is True
+        return woken
 
     def _until_awake(self) -> float:
         least, most = _ASLEEP
@@ -108,26 +109,30 @@ class Pace:
         self.released = self._turn_began = float("-inf")
         self._pauses_due = 0
 
-    def begin(self, wait: Wait, listen: Sleep) -> None:
+    def begin(self, wait: Wait, bell: Bell) -> None:
         """Go on with a turn, or let the writers of other processes come first."""
         if self._next_is_awake:
             if time.monotonic() - self._turn_began < _TURN:
                 return
-            self._next_is_awake = False
-            if wait.make_way(listen):
+            others_came = wait.make_way(bell)
+            if others_came is not None:
+                self._next_is_awake = not others_came
                 self._turn_began = time.monotonic()
                 return
+            self._next_is_awake = False
         self.pause(wait)
 
-    def freed(self, private_fd: int) -> None:
+    def freed(self, bell: Bell) -> None:
         """Wake the next one, unless that was done in this turn: he still asks.
 
-        Where there was none a moment ago, who has come since sleeps for a moment only: nobody is looked for.
+        Where there was nobody a moment ago, who has come since sleeps for a moment only: nobody is looked for.
         """
         now = time.monotonic()
-        if now - (self._turn_began if self._next_is_awake else self._nobody_at) >= _TURN:
-            self._next_is_awake = bell.ring(private_fd) > 0
-            self._nobody_at = float("-inf") if self._next_is_awake else now
+        since, enough = (self._turn_began, _TURN) if self._next_is_awake else (self._nobody_at, _NOBODY)
+        if now - since < enough:
+            return
+        self._next_is_awake = bell.ring(DOOR) or bell.ring(ROW)
+        self._nobody_at = float("-inf") if self._next_is_awake else now
 
     def pause(self, wait: Wait) -> None:
         """After a turn, let the writers of other processes come first."""
@@ -135,7 +140,7 @@ class Pace:
         turn = now - self._turn_began
         left = self.released + _interval(turn) * (1 + 0.4 * _chance()) - now
         if left > 0:
-            if turn < (_TURN if self._pauses_due else _LONE_TURN) or wait.left() <= left:
+            if turn < (_POLLED_TURN if self._pauses_due else _LONE_TURN) or wait.left() <= left:
                 return
             with GivingWay():
                 time.sleep(left)
@@ -144,6 +149,7 @@ class Pace:
 
     def met_others(self) -> None:
         """Another process had the lock a moment ago: our turn begins now at the earliest, and will be a short one."""
+        self._next_is_awake = False
         self._pauses_due = _POLITE
         self._nobody_at = float("-inf")
         self._turn_began = time.monotonic()

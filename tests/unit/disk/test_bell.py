@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.as_user import as_user, public_directory
 from tests.support.procs import Child, child
+from txfiles import FileTransaction
 from txfiles._disk import bell, pace, system
 from txfiles._disk import lock as _lock
 from txfiles._format import layout
@@ -25,6 +30,12 @@ fs, root = system.current(), os.fsencode(sys.argv[1])
 private_fd = fs.open_dir(None, root + b"/.txfiles")
 lock = _lock.make_lock(fs, private_fd, root)
 pace._ASLEEP = 600, 600  # only the bell wakes
+"""
+HEAR = """
+from txfiles._disk import bell, system
+one = bell.Bell(system.current().open_dir(None, os.fsencode(sys.argv[1]) + b"/.txfiles"))
+print("waiting")
+print(one.wait(int(sys.argv[2]), 600))
 """
 WAIT = LOCK + "print('waiting'); lock.acquire(None, 1); print('held'); input(); lock.release(); print('released')"
 
@@ -47,11 +58,23 @@ def _lock_of(home: Path, private_fd: int) -> _lock.RootLock:
     return _lock.RootLock(FS, private_fd, os.fsencode(home))
 
 
-def _sleeps(process: Child) -> None:
+def _rings(private_fd: int, monkeypatch: pytest.MonkeyPatch) -> tuple[bell.Bell, list[int]]:
+    """A bell that somebody always hears, and where it was rung."""
+    rung: list[int] = []
+    monkeypatch.setattr(bell.Bell, "ring", lambda _, place: rung.append(place) or place == bell.ROW)  # type: ignore[func-returns-value]
+    return bell.Bell(private_fd), rung
+
+
+def _sleeps(process: Child, *, said: bool = False) -> None:
     """Wait until its main thread sleeps in the kernel until the bell rings."""
-    process.expect("waiting")
-    until = time.monotonic() + 30
-    while not Path(f"/proc/{process.pid}/syscall").read_text(encoding="ascii").startswith(f"{bell._FUTEX} "):
+    if not said:
+        process.expect("waiting")
+    until, place = time.monotonic() + 60, Path(f"/proc/{process.pid}")
+    asleep = re.compile(rf"{bell._FUTEX} 0x[0-9a-f]+ {bell._WAIT:#x} {bell._EXPECTED:#x} ")
+    while not (
+        asleep.match((place / "syscall").read_text(encoding="ascii"))
+        and ") S " in (place / "stat").read_text(encoding="ascii")  # and is not about to
+    ):
         assert time.monotonic() < until
         time.sleep(0.001)
 
@@ -73,7 +96,7 @@ def test_waiting_processes_are_woken_in_the_order_of_their_arrival(home: Path, p
 
 
 def test_who_has_woken_somebody_comes_after_him(home: Path, private_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "_ASLEEP", (600, 600))
+    monkeypatch.setattr(pace, "_COMES", 600)
     first, second = _lock_of(home, private_fd), _lock_of(home, private_fd)
     code = LOCK + "print('waiting'); lock.acquire(None, 1); open(sys.argv[2], 'x'); lock.release(); lock = None"
     with child(code, home, home / "was there") as process:
@@ -97,21 +120,29 @@ def test_a_holder_that_is_killed_rings_no_bell(home: Path, private_fd: int) -> N
             waiting.finish().check()
 
 
+class _Heard(bell.Bell):
+    """Tells where somebody has slept and for how long, and whether he was woken."""
+
+    def __init__(self, *woken: bool | None) -> None:
+        super().__init__(-1)
+        self.slept: list[tuple[int, float]] = []
+        self._woken = list(woken)
+
+    def wait(self, place: int, seconds: float) -> bool | None:
+        self.slept.append((place, seconds))
+        return self._woken.pop(0)
+
+
 def test_nobody_sleeps_for_longer_than_twice_as_long_as_he_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 5000.0)
-    wait = pace.Wait(None, "lock")
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> bool:
-        slept.append(seconds)
-        return False
-
+    wait, heard = pace.Wait(None, "lock"), _Heard(False, False, False)
     for waited in (0, 0.1, 1000):
-        wait._began = 5000.0 - waited
-        wait.sleep(sleep)
-    assert 0 < slept[0] <= pace._ASLEEP[0]
-    assert 0.1 < slept[1] < 0.3
-    assert 0.5 < slept[2] <= pace._ASLEEP[1]
+        wait._began = time.monotonic() - waited
+        wait.sleep(heard)
+    (_, first), (_, second), (_, third) = heard.slept
+    assert 0 < first <= pace._ASLEEP[0]
+    assert 0.1 < second < 0.3
+    assert 0.5 < third <= pace._ASLEEP[1]
 
 
 def test_the_timeout_ends_a_sleep(home: Path, private_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,80 +191,214 @@ def test_without_a_bell_all_poll(home: Path, private_fd: int, lacking: str) -> N
     (home / ".txfiles" / "format").write_bytes(layout.FORMAT_TEXT)
 
 
+def _is_mapped() -> bool:
+    return "/.txfiles/format" in Path("/proc/self/maps").read_text(encoding="utf-8")
+
+
 def test_it_keeps_no_page(home: Path, private_fd: int) -> None:
     """That would keep the file system from being unmounted."""
-    assert bell.ring(private_fd) == 0
-    assert bell.wait(private_fd, 0) is False
-    assert "/.txfiles/format" not in Path("/proc/self/maps").read_text(encoding="utf-8")
+    with closing(bell.Bell(private_fd)) as one:
+        assert not one.ring(bell.ROW)
+        assert one.wait(bell.ROW, 0) is False
+        assert _is_mapped()
+        one.close()
+        assert not _is_mapped()
+        assert one.wait(bell.DOOR, 0) is False
+    assert not _is_mapped()
+    lock = _lock_of(home, private_fd)
+    for _ in range(3):
+        lock.acquire(0, 1)
+        lock.release()
+        assert not _is_mapped()
+
+
+def test_it_is_mapped_once_while_somebody_waits(home: Path, private_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    call = os.open
+
+    def counting(path: bytes, *args: Any, **kwargs: Any) -> int:
+        opened.append(path)
+        return call(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", counting)
+    with closing(bell.Bell(private_fd)) as one:
+        for _ in range(9):
+            one.wait(bell.ROW, 0.0001)
+            one.ring(bell.ROW)
+    assert opened == [layout.FORMAT]
+
+
+def test_a_forked_child_has_no_page(home: Path, private_fd: int) -> None:
+    with closing(bell.Bell(private_fd)) as one:
+        assert one.wait(bell.ROW, 0) is False
+        assert _is_mapped()
+        child = os.fork()
+        if child == 0:
+            code = 2
+            with suppress(BaseException):
+                one.forget()
+                one.close()
+                code = int(_is_mapped())
+            os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_file_that_was_replaced_is_noticed(home: Path, private_fd: int) -> None:
+    """As where a root gets another format: those who come later have the new one."""
+    with closing(bell.Bell(private_fd)) as one:
+        assert not one.ring(bell.ROW)
+        (home / "new").write_bytes(layout.FORMAT_TEXT)
+        (home / "new").rename(home / ".txfiles" / "format")
+        with child(HEAR, home, bell.ROW) as process:
+            _sleeps(process)
+            assert one.ring(bell.ROW)
+            process.expect("True")
+            process.finish().check()
 
 
 def test_there_is_none_where_the_file_is_another(home: Path, private_fd: int) -> None:
-    (home / ".txfiles" / "format").write_bytes(b"torn")
-    assert bell.wait(private_fd, 60) is None
-    (home / ".txfiles" / "format").write_bytes(b"")
-    assert bell.wait(private_fd, 60) is None
-    (home / ".txfiles" / "format").unlink()
-    assert bell.wait(private_fd, 60) is None
-    assert bell.ring(private_fd) == 0
+    with closing(bell.Bell(private_fd)) as one:
+        (home / ".txfiles" / "format").write_bytes(b"torn")
+        assert one.wait(bell.ROW, 60) is None
+        (home / ".txfiles" / "format").write_bytes(b"")
+        assert one.wait(bell.ROW, 60) is None
+        (home / ".txfiles" / "format").unlink()
+        assert one.wait(bell.ROW, 60) is None
+        assert not one.ring(bell.ROW)
 
 
 def test_a_turn_goes_on_for_a_moment_and_wakes_the_next_once(
     home: Path, private_fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While he asks: after it another is woken, should he have fallen asleep again."""
-    queue, wait = pace.Pace(), pace.Wait(None, "lock")
-    rings: list[int] = []
-    now = [100.0]
-    monkeypatch.setattr(bell, "ring", lambda *_: rings.append(1) or 1)  # type: ignore[func-returns-value]
+    """After it another is woken, should he have been stopped; first it is rung at the door."""
+    queue, wait, now = pace.Pace(), pace.Wait(None, "lock"), [100.0]
+    ringing, rung = _rings(private_fd, monkeypatch)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     queue.met_others()
     for _ in range(3):
-        queue.freed(private_fd)
-        queue.begin(wait, lambda _: pytest.fail("the turn is not over"))
-    assert len(rings) == 1
+        queue.freed(ringing)
+        queue.begin(wait, _Heard())  # the turn is not over
+    assert rung == [bell.DOOR, bell.ROW]
     now[0] += 2 * pace._TURN
-    queue.freed(private_fd)
-    assert len(rings) == 2
-    slept: list[float] = []
-    queue.begin(wait, lambda seconds: slept.append(seconds) or True)  # type: ignore[func-returns-value]
-    assert len(slept) == 1
-    queue.freed(private_fd)
-    assert len(rings) == 3
+    queue.freed(ringing)
+    assert rung == [bell.DOOR, bell.ROW] * 2
+    heard = _Heard(True)
+    queue.begin(wait, heard)
+    assert len(heard.slept) == 1
+    queue.freed(ringing)
+    assert rung == [bell.DOOR, bell.ROW] * 3
 
 
-def test_nobody_is_looked_for_again_at_once(home: Path, private_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert pace._ASLEEP[0] / 2 > pace._TURN, "who comes meanwhile has not begun a long sleep"
-    queue, now, rings = pace.Pace(), [100.0], list[float]()
-    monkeypatch.setattr(bell, "ring", lambda *_: rings.append(now[0]) or 0)  # type: ignore[func-returns-value]
+def test_if_nobody_comes_there_is_another_turn(private_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, now = pace.Pace(), [100.0]
+    ringing, rung = _rings(private_fd, monkeypatch)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    for _ in range(9):
-        queue.freed(private_fd)
-        now[0] += pace._TURN / 3
-    assert len(rings) == 3
-    queue.met_others()
-    queue.freed(private_fd)
-    queue.met_others()
-    queue.freed(private_fd)
-    assert len(rings) == 5
-
-
-def test_who_was_woken_asks_every_moment_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    naps: list[float] = []
-    monkeypatch.setattr(time, "sleep", naps.append)
-    wait = pace.Wait(None, "lock")
-    heard: list[float] = []
-
-    def listen(seconds: float) -> bool:
-        heard.append(seconds)
-        return True
-
-    wait.sleep(listen)
+    queue.freed(ringing)
     for _ in range(3):
-        wait.sleep(listen)
-    assert (len(heard), len(naps)) == (1, 3)
-    assert all(nap <= pace._POLL for nap in naps)
-    now[0] += pace._NEXT
-    wait.sleep(listen)
-    assert (len(heard), len(naps)) == (2, 3)
+        now[0] += pace._TURN
+        heard = _Heard(False)
+        queue.begin(pace.Wait(None, "lock"), heard)
+        assert heard.slept == [(bell.ROW, pace._COMES)]
+        queue.freed(ringing)
+        queue.begin(pace.Wait(None, "lock"), _Heard())
+    assert rung == [bell.DOOR, bell.ROW]
+    now[0] += pace._TURN
+    queue.freed(ringing)
+    assert rung == [bell.DOOR, bell.ROW] * 2
+
+
+def test_nobody_is_looked_for_again_at_once(private_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pace._ASLEEP[0] / 2 > pace._NOBODY, "who comes meanwhile has not begun a long sleep"
+    queue, now, rung = pace.Pace(), [100.0], list[int]()
+    monkeypatch.setattr(bell.Bell, "ring", lambda _, place: bool(rung.append(place)))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    silent = bell.Bell(private_fd)
+    for _ in range(9):
+        queue.freed(silent)
+        now[0] += pace._NOBODY / 3
+    assert rung == [bell.DOOR, bell.ROW] * 3
+    for _ in range(2):
+        queue.met_others()
+        queue.freed(silent)
+    assert rung == [bell.DOOR, bell.ROW] * 5
+
+
+def test_who_was_woken_stays_at_the_door_and_asks_every_moment() -> None:
+    wait, heard = pace.Wait(None, "lock"), _Heard(False, True, False, True, False)
+    for _ in range(5):
+        wait.sleep(heard)
+    assert [place for place, _ in heard.slept] == [bell.ROW] * 2 + [bell.DOOR] * 3
+    assert all(seconds <= pace._POLL for _, seconds in heard.slept[2:])
+
+
+def test_who_is_at_the_door_is_woken_before_those_in_the_row(home: Path, private_fd: int) -> None:
+    with child(HEAR, home, bell.ROW) as row, child(HEAR, home, bell.DOOR) as door:
+        _sleeps(row)
+        _sleeps(door)
+        lock = _lock_of(home, private_fd)
+        lock.acquire(0, 1)
+        lock.release()
+        door.expect("True")
+        _sleeps(row, said=True)
+        _lock._queues.clear()
+        lock.acquire(0, 1)
+        lock.release()
+        row.expect("True")
+        row.finish().check()
+        door.finish().check()
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+def test_who_was_woken_and_cannot_come_holds_up_nobody(home: Path, private_fd: int, how: signal.Signals) -> None:
+    """The one that has woken him goes on, and then wakes another."""
+    lame = """
+from txfiles._disk import bell
+hear = bell.Bell.wait
+def wait(self, place, seconds):
+    woken = hear(self, place, seconds)
+    if woken and not os.path.lexists(sys.argv[3]):
+        os.symlink(str(os.getpid()), sys.argv[3])
+        os.kill(os.getpid(), int(sys.argv[2]))
+    return woken
+bell.Bell.wait = wait
+"""
+    lock, first = _lock_of(home, private_fd), home / "first"
+    lock.acquire(0, 1)
+    with child(lame + WAIT, home, int(how), first) as one, child(lame + WAIT, home, int(how), first) as other:
+        _sleeps(one)
+        _sleeps(other)
+        lock.release()
+        until = time.monotonic() + 60
+        while not first.is_symlink():
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        second = other if int(os.readlink(first)) == one.pid else one
+        lock.acquire(60, 1)
+        time.sleep(pace._TURN)
+        lock.release()
+        second.expect("held")
+        second.send()
+        second.expect("released")
+        second.finish().check()
+        one.kill()
+        other.kill()
+
+
+@pytest.mark.needs("users")
+def test_a_member_of_the_group_hears_a_bell_that_he_may_only_read(private_fd: int) -> None:
+    with public_directory(0o2770) as root, ExitStack() as stack:
+        os.chown(root, -1, 4242)
+        with FileTransaction(root) as tx:
+            tx.write("a", "")
+        (root / ".txfiles" / "format").chmod(0o640)
+        fd = FS.open_dir(None, os.fsencode(root / ".txfiles"))
+        stack.callback(FS.close, fd)
+        one = stack.enter_context(closing(bell.Bell(fd)))
+        code = HEAR + "input(); print(one.ring(bell.ROW))"
+        with child(code, root, bell.ROW, **as_user(1000, groups=[4242])) as process:
+            _sleeps(process)
+            assert one.ring(bell.ROW)
+            process.expect("True")
+            process.send()
+            process.expect("False")
+            process.finish().check()
