@@ -95,7 +95,7 @@ def read_for(read: Callable[[FileStore, list[str]], int], store: FileStore, name
     return times
 
 
-@pytest.mark.parametrize("durability", ["full", "process"])
+@pytest.mark.parametrize("durability", ["full", "journal", "process"])
 @pytest.mark.parametrize("count", [4, 100])
 @pytest.mark.parametrize("read", [read_pinned, read_all])
 def test_processes(root: Path, read: Callable[[FileStore, list[str]], int], count: int, durability: str) -> None:
