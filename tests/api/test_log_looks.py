@@ -242,6 +242,35 @@ def test_beside_another_level_there_is_no_log(root: Path) -> None:
     assert status(root).log is None
 
 
+# -- who can read it --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize(
+    ("owner", "group", "folder", "mode", "held"),
+    [
+        (0, 0, 0o755, 0o600, True),
+        (1000, 1000, 0o755, 0o600, False),  # of root, in a log of that user
+        (1000, 1000, 0o755, 0o644, True),
+        (0, 1000, 0o775, 0o640, False),  # the group of the file is another one
+        (0, 0, 0o775, 0o640, True),
+        (0, 0, 0o775, 0o600, False),
+        (0, 0, 0o775, 0o604, False),
+    ],
+)
+def test_no_content_is_in_the_log_that_who_reads_it_may_not_read(
+    root: Path, owner: int, group: int, folder: int, mode: int, held: bool
+) -> None:
+    """What is not goes by another protocol, which keeps it under its own mode."""
+    os.chown(root, owner, group)
+    root.chmod(folder)
+    store = FileStore(root, durability="journal")
+    with store.transaction() as tx:
+        tx.write("a", "not for everybody", mode=mode)
+    assert (root / "a").read_text(encoding="utf-8") == "not for everybody"
+    assert (b"not for everybody" in (root / ".txfiles" / "log").read_bytes()) == held
+
+
 # -- readers --------------------------------------------------------------------------------------------------------
 
 

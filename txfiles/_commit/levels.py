@@ -187,8 +187,9 @@ def _log_for(home: Home, operations: list[Operation]) -> LogFile | None:
     """The log that is to hold them, made where there is none yet; `None` where it cannot."""
     if not operations or not log_commit.fits(operations):
         return None
-    file = log_of(home)
-    return _make_log(home) if file is None else file
+    file = log_of(home) or _make_log(home)
+    metas = [op.meta for op in operations if op.kind == "write" and op.meta is not None]
+    return None if file is None or not file.may_hold(metas) else file
 
 
 def _make_log(home: Home) -> LogFile | None:

@@ -12,26 +12,29 @@ W4  After a sync that failed, what can be read may not be on the disk (A4): `aff
 from __future__ import annotations
 
 import errno
+import stat
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from txfiles._commit.durable import home_round, sync_private
+from txfiles._disk.metadata import has_acl
 from txfiles._disk.system import release, write_all_at
 from txfiles._format import layout, log, paths
 from txfiles._format.log import Header, Phase, Place, Record
 from txfiles.errors import JournalCorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from txfiles._commit.home import Home
-    from txfiles._format.journal import Identity, Journal
+    from txfiles._format.journal import Identity, Journal, Meta
     from txfiles._tree.tree import Tree
 
 _MOST_LOGS = 64  # of which is remembered what was read
 _MOST_FILES = 10_000  # of a log, that are known to be durable
 _SHOWN = paths.decode(layout.LOG)
+_FOR_ALL = stat.S_IRGRP | stat.S_IROTH
 
 
 Mark = tuple[int, int, int]
@@ -234,6 +237,19 @@ class LogFile:
     def encode(self, journal: Journal, time: int, contents: Sequence[bytes]) -> bytes:
         """The record that comes next. Raises `OSError` for what no record can hold."""
         return log.encode_record(self.header, self.last.chain, journal, time, contents)
+
+    def may_hold(self, metas: Iterable[Meta]) -> bool:
+        """Whether all who can read the log may read files with this metadata: or contents would be open to them."""
+        found = self._home.fs.fstat(self._fd)
+        shared = bool(found.st_mode & stat.S_IRGRP)
+        return all(
+            meta.mode & _FOR_ALL == _FOR_ALL
+            or (
+                meta.uid == found.st_uid
+                and not (shared and (meta.gid != found.st_gid or not meta.mode & stat.S_IRGRP or has_acl(meta)))
+            )
+            for meta in metas
+        )
 
     def has_room(self, record: bytes) -> bool:
         return len(record) <= log.SIZE - self.last.end

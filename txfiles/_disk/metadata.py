@@ -22,6 +22,11 @@ _ENTRY = struct.Struct("<HHI")  # tag, permissions, id
 _USER_OBJ, _GROUP_OBJ, _MASK, _OTHER = 0x01, 0x04, 0x10, 0x20
 
 
+def has_acl(meta: Meta) -> bool:
+    """Whether more than the mode decides who may do what."""
+    return any(name == ACCESS_ACL for name, _ in meta.xattrs)
+
+
 def read(fs: FileSystem, at: int, name: bytes, found: Stat) -> Meta:
     """The metadata of `name`, whose `stat` is `found`."""
     xattrs = fs.xattrs(at, name)
