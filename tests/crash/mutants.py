@@ -46,7 +46,15 @@ PROTOCOL = (
     "_commit.log_recovery",
     "_commit.levels",
 )
-ORDERED = ("_commit.durable", "_commit.protocol", "_commit.recover", "_commit.two_phase")
+ORDERED = (
+    "_commit.durable",
+    "_commit.protocol",
+    "_commit.recover",
+    "_commit.two_phase",
+    "_commit.checkpoint",
+    "_commit.log_commit",
+    "_commit.log_recovery",
+)
 CHECKS = {  # where every condition counts: the functions of each module, all of them where none is named
     "_commit.evidence": "",
     "_commit.inventory": "read_head _is_where_it_was_written take is_ours _pending is_process stays keeps_old",
@@ -55,6 +63,10 @@ CHECKS = {  # where every condition counts: the functions of each module, all of
     "_commit.protocol": "_secure _apply_delete _apply_directory _apply_write _make_parents _undo_write _undo_delete "
     "_undo_directory _finish_if_begun",
     "_commit.durable": "first_round",
+    "_commit.levels": "rests",
+    "_commit.logfile": "Read.vouches_for Read.vouches_for_absence LogFile._find_end",
+    "_commit.log_commit": "_make_old_durable _unchanged",
+    "_commit.log_recovery": "_is_done",
     "_disk.metadata": "matches",
     "_commit.home": "Home.format",
     "_format.journal": "_body Head.vouches_for_file Head.vouches",

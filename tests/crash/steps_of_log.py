@@ -215,6 +215,23 @@ def killed_behind_sync(fs: SimFS) -> None:
     system_step(fs, killed_at("write_at", 2))
 
 
+def failed_checkpoint(fs: SimFS) -> None:
+    system_step(fs, failing_checkpoint)
+
+
+def killed_full(fs: SimFS) -> None:
+    """A commit by the other protocol, between two targets."""
+
+    def act(fs: SimFS) -> None:
+        with small():
+            tx = FileTransaction("/sim").begin()
+            WRITES(tx)
+            fs.plan = at_call("rename", 3, die)
+            tx.commit()
+
+    system_step(fs, killed(act))
+
+
 def tainted(fs: SimFS) -> None:
     system_step(fs, renew_fails)
 
@@ -330,17 +347,29 @@ def check_in_doubt(fs: SimFS, allowed: Sequence[Tree]) -> None:
     check(fs, [*allowed, *done])
 
 
+def check_pair(fs: SimFS, allowed: Sequence[Tree]) -> None:
+    """What was cut off is there as a whole or not at all, and so is what comes behind it."""
+    tree = fs.tree("/sim")
+    pairs = [(b"third a", b"new b"), (b"older a", b"old b"), (b"third a", b"1"), (b"older a", b"1")]
+    assert (tree["a"].content, tree["b"].content) in pairs, "a mix"
+    assert tree["b"].content == b"1" or not all(one["b"].content == b"1" for one in allowed), "it is lost"
+
+
 def check_but_theirs(fs: SimFS, allowed: Sequence[Tree]) -> None:
     """What they have not synced may come back as anything, until it is replaced."""
-    if any(tree["a"].content == b"theirs" for tree in allowed):
+    if any(tree["a"].content in (b"theirs", b"older a") for tree in allowed):
         allowed = [{**tree, "a": fs.tree("/sim")["a"]} for tree in allowed]
     check(fs, allowed)
 
 
 def check_but_gone(fs: SimFS, allowed: Sequence[Tree]) -> None:
     """What they have removed may be there until it is replaced."""
-    gone = [{path: one for path, one in tree.items() if path != "d"} for tree in allowed]
-    check(fs, [*allowed, *(tree for tree, whole in zip(gone, allowed, strict=True) if whole["d"].content == b"old d")])
+    now = fs.tree("/sim").get("d")
+    d = {} if now is None else {"d": now}
+    if now is None or now.content == b"old d":
+        undecided = [tree for tree in allowed if "d" not in tree or tree["d"].content == b"old d"]
+        allowed = [*allowed, *({**{path: one for path, one in tree.items() if path != "d"}, **d} for tree in undecided)]
+    check(fs, allowed)
 
 
 def failed(name: str, change: Change, call: str, number: int = 1) -> Scenario:
@@ -431,6 +460,35 @@ SCENARIOS = {
             [committed(write(e="1")), then(theirs_goes, committed(write(d="2")))],
             recover=recover,
             check=check_but_gone,
+        ),
+        Scenario(
+            "log-new-later-where-theirs-was",
+            with_log,
+            [committed(write(e="1")), then(theirs_goes, committed(write(a="2"))), committed(write(d="3"))],
+            recover=recover,
+            check=check_but_gone,
+        ),
+        Scenario(
+            "log-theirs-where-names-are-known",
+            with_log,
+            [committed(write(e="1")), then(edited_unsynced, committed(write(a="2")))],
+            recover=recover,
+            check=check_but_theirs,
+        ),
+        failed("log-old-sync-fails", write(a="third a", b="new b"), "sync_file"),
+        Scenario(
+            "log-behind-killed-full",
+            then(with_log, killed_full),
+            [committed(write(b="1"))],
+            recover=recover,
+            check=check_pair,
+        ),
+        Scenario(
+            "log-behind-failed-checkpoint",
+            then(with_log, failed_checkpoint),
+            [committed(write(e="1")), checkpointed],
+            recover=recover,
+            check=check,
         ),
         Scenario(
             "log-theirs-unsynced",
