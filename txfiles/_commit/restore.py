@@ -4,10 +4,10 @@ All paths are examined before one is touched. A path that shows none of the file
 the last one put there, is somebody else's. Theirs is kept without asking where it came after the records and before
 this start of the machine: then it was the last change before the power went. A path that shows nothing is ours.
 
-Whatever was changed when the last commit was long over, and before this start of the machine, is theirs, even where it
-shows a file that the records know: a mode, an older copy with its time, nothing. File systems make changes of names
-and times durable in their order, so then what the commits did is durable, too. A commit is done soon after its record
-is written; one that took longer has made a checkpoint before it returned (`TOOK_LONG`).
+Some of what looks like ours is theirs, too, where it was changed when the last commit was long over, and before this
+start of the machine: another mode of the whole content, an older copy with its time, nothing where no record knows of
+a time without a file. A commit is done soon after its record is written; one that took longer has made a checkpoint
+before it returned (`TOOK_LONG`). A torn file stays ours, whoever has changed its mode since.
 """
 
 from __future__ import annotations
@@ -37,12 +37,16 @@ _SLACK = 2_000_000_000  # ns; the clock may be set while the machine starts
 
 
 class Final(NamedTuple):
-    """The last operation of a path, its content and time, and all files that the records know there."""
+    """The last operation of a path, its content and time, and all files that the records know there.
+
+    `was_absent`: they also know of a time when there was none.
+    """
 
     op: Operation
     content: bytes
     time: int
     known: tuple[Identity, ...]
+    was_absent: bool
 
 
 def finals(records: Sequence[Record]) -> dict[bytes, Final]:
@@ -51,9 +55,11 @@ def finals(records: Sequence[Record]) -> dict[bytes, Final]:
     for record in records:
         contents = iter(record.contents)
         for op in record.journal.ops:
-            before = found[op.path].known if op.path in found else ()
-            known = (*before, *(one for one in (op.old, op.new) if one is not None))
-            found[op.path] = Final(op, next(contents) if op.kind == "write" else b"", record.time, known)
+            before = found.get(op.path)
+            known = (*(before.known if before else ()), *(one for one in (op.old, op.new) if one is not None))
+            was_absent = op.old is None or op.new is None or (before is not None and before.was_absent)
+            content = next(contents) if op.kind == "write" else b""
+            found[op.path] = Final(op, content, record.time, known, was_absent)
     return found
 
 
@@ -77,7 +83,11 @@ def examine(home: Home, records: Sequence[Record], *, is_copy: bool) -> Examined
         found = home.tree.stat(path)
         if is_whole(home, final, found):
             out.whole.append(final)
-        elif over < _changed(home, path, found) < home.fs.booted() - _SLACK:
+        elif (
+            not is_copy
+            and _is_not_ours(home, final, found)
+            and over < _changed(home, path, found) < home.fs.booted() - _SLACK
+        ):
             out.later.append(final)
         elif found is None:
             (out.missing if _has_parent(home, path) else out.later).append(final)
@@ -88,6 +98,15 @@ def examine(home: Home, records: Sequence[Record], *, is_copy: bool) -> Examined
         else:
             out.foreign.append(final)
     return out
+
+
+def _is_not_ours(home: Home, final: Final, found: Stat | None) -> bool:
+    """No commit and no power loss leaves that, where names are exchanged in one step."""
+    if found is None:
+        return not final.was_absent
+    if any((one.ino, one.mtime_ns) == (found.st_ino, found.st_mtime_ns) for one in final.known):
+        return _has_content(home, final, found)
+    return True
 
 
 def _changed(home: Home, path: bytes, found: Stat | None) -> int:
@@ -161,13 +180,17 @@ def is_whole(home: Home, final: Final, found: Stat | None) -> bool:
     op = final.op
     if op.kind == "delete":
         return found is None
-    if found is None or not stat.S_ISREG(found.st_mode) or found.st_size != len(final.content):
-        return False
-    at, name = home.tree.at(op.path)
     return (
-        metadata.read(home.fs, at, name, found) == op.meta
-        and digest_of_file(home.fs, at, name, found.st_size) == op.digest
+        found is not None
+        and _has_content(home, final, found)
+        and metadata.read(home.fs, *home.tree.at(op.path), found) == op.meta
     )
+
+
+def _has_content(home: Home, final: Final, found: Stat) -> bool:
+    if final.op.kind == "delete" or not stat.S_ISREG(found.st_mode) or found.st_size != len(final.content):
+        return False
+    return digest_of_file(home.fs, *home.tree.at(final.op.path), found.st_size) == final.op.digest
 
 
 def is_ours(final: Final, found: Stat, *, is_copy: bool) -> bool:
