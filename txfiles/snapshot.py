@@ -104,7 +104,7 @@ class Snapshot:
         self._far = far
         self._fs = fs
         self._root = root
-        self._names = list(dict.fromkeys(map(paths.normalize, names)))
+        self._names = paths.normalize_all(names)
         self._timeout = timeout
         self._durable = durable
         self._create = create
@@ -253,9 +253,10 @@ class Snapshot:
     def read(self, path: AnyPath) -> bytes:
         """The content of a file. Raises `SnapshotExpiredError`, `OSError` and `InvalidPathError`."""
         name = paths.normalize(path)
-        if name in self._contents and self._open:
+        content = self._contents.get(name)
+        if content is not None and self._open:
             self._contents_read.add(name)
-            return self._contents[name]
+            return content
         with self._serially(), HeldBack():
             self._require_open()
             pins = self._pins()

@@ -138,6 +138,18 @@ def normalize(path: AnyPath, *, directory: bool = False) -> bytes:
     return _normalized(to_bytes(path), directory)
 
 
+def normalize_all(paths: Sequence[AnyPath]) -> tuple[bytes, ...]:
+    """Each in its one spelling, and once."""
+    if {*map(type, paths)} == {str} and len("".join(paths)) < _LONG:  # type: ignore[arg-type]
+        return _all_remembered(*paths)  # type: ignore[arg-type]
+    return tuple(dict.fromkeys(map(normalize, paths)))
+
+
+@functools.lru_cache(_REMEMBERED)
+def _all_remembered(*paths: str) -> tuple[bytes, ...]:
+    return tuple(dict.fromkeys(map(normalize, paths)))
+
+
 @functools.lru_cache(_REMEMBERED)
 def _remembered(path: str, directory: bool) -> bytes:
     return _normalized(to_bytes(path), directory)
