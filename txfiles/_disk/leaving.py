@@ -38,7 +38,7 @@ class Leaving(partial[None]):
     """
 
     _left: Left
-    _entered: bool
+    _entered: bool = False  # also where an exception keeps it from being asked
 
     def __new__(cls, left: Left) -> Self:
         self = super().__new__(cls, _leave, ref(left))
