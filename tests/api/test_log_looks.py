@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,29 @@ def test_no_content_is_in_the_log_that_who_reads_it_may_not_read(
         tx.write("a", "not for everybody", mode=mode)
     assert (root / "a").read_text(encoding="utf-8") == "not for everybody"
     assert (b"not for everybody" in (root / ".txfiles" / "log").read_bytes()) == held
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_a_log_that_was_for_its_owner_alone_is_not_opened_to_a_group(root: Path, cut_off: bool) -> None:
+    """The root is given to a group later: what the log holds goes, and the members have a log that they can use."""
+    store = FileStore(root, durability="journal")
+    with store.transaction() as tx:
+        tx.write("a", "not for everybody", mode=0o600)
+    log, tail = root / ".txfiles" / "log", root / ".txfiles" / "tail"
+    if cut_off:
+        tail.unlink()
+    os.chown(root, -1, 1000)
+    root.chmod(0o775)
+    with log.open("rb") as open_before:
+        with store.transaction() as tx:
+            tx.write("b", "b", mode=0o644)
+        open_before.seek(0)
+        was_closed = not os.fstat(open_before.fileno()).st_mode & stat.S_IRGRP
+    assert was_closed
+    assert b"not for everybody" not in log.read_bytes()
+    assert b'"b"' in log.read_bytes()  # the record
+    assert stat.S_IMODE(log.stat().st_mode) == stat.S_IMODE(tail.stat().st_mode) == 0o660
+    assert (root / "a").read_text(encoding="utf-8") == "not for everybody"
 
 
 # -- readers --------------------------------------------------------------------------------------------------------

@@ -577,8 +577,8 @@ def _share_private(fs: FileSystem, root_fd: int, root: Stat, private_fd: int) ->
 
 
 def _share_permanent(fs: FileSystem, private_fd: int) -> None:
-    """Open what was written while the root was ours alone."""
-    for name in (layout.FORMAT, layout.HEAD, layout.LOG, layout.TAIL):
+    """Open what was written while the root was ours alone, but for the log: contents are in it."""
+    for name in (layout.FORMAT, layout.HEAD, layout.TAIL):
         with suppress(FileNotFoundError):
             fd = fs.open_read(private_fd, name)
             try:

@@ -11,7 +11,7 @@ J5  Whatever goes by `protocol` begins with an empty log.
 from __future__ import annotations
 
 import errno
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from txfiles._commit import log_commit
@@ -43,11 +43,15 @@ def enter(home: Home, level: Durability) -> RecoveryReport | None:
 
     The log is open then, and at rest, where there is one. Raises what `recover_locked` does.
     """
-    if rests(home):
-        return None
-    report = recover_locked(home, durable=level != "process")
-    if not report.waiting:
-        ensure_format(home)
+    report = None
+    if not rests(home):
+        report = recover_locked(home, durable=level != "process")
+        if not report.waiting:
+            ensure_format(home)
+    if (file := log_of(home)) is not None and file.is_for_one:
+        with suppress(OSError):
+            checkpoint(home, file)
+            file.renew()
     return report
 
 

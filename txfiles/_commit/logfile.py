@@ -88,8 +88,11 @@ class Read:
 class LogFile:
     """The open log of a root. Owns its descriptors. REQUIRES: the lock.
 
-    `last` is the place behind the last record, `before` the one behind those before it.
+    `last` is the place behind the last record, `before` the one behind those before it. `is_for_one` where the root
+    was given to a group later: what that may not read can be in it, so another one has to take its place.
     """
+
+    is_for_one = False
 
     def __init__(self, home: Home, fd: int, tail_fd: int, header: Header, *, is_copy: bool = False) -> None:
         self._home = home
@@ -171,6 +174,8 @@ class LogFile:
             header = log.decode_headers(even, odd, _SHOWN)
             is_copy = found.st_ino != header.ino or fs.born(fd) != header.born
             file = cls(home, fd, tail_fd, header, is_copy=is_copy)
+            closed = not found.st_mode & stat.S_IWGRP
+            file.is_for_one = closed and bool(fs.fstat(tail_fd).st_mode & stat.S_IWGRP)
             file._find_end()
         except BaseException:
             release(fs, *(one for one in (fd, tail_fd) if one >= 0))
