@@ -32,6 +32,7 @@ settings.load_profile("deep" if DEEP else "default")
 _failed = pytest.StashKey[bool]()
 _left_out = pytest.StashKey[Counter[str]]()
 _covered: set[str] = set()
+_PATIENCE = 30  # seconds for threads that are about to end
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -156,7 +157,7 @@ def _nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         gc.collect()
         leaked = _descriptors() - descriptors
         assert not leaked, f"descriptors left open: {sorted(leaked)}"
-    until = time.monotonic() + 30
+    until = time.monotonic() + _PATIENCE
     while running := set(threading.enumerate()) - threads:
         assert time.monotonic() < until, f"threads left running: {running}"
         time.sleep(0.01)

@@ -109,7 +109,7 @@ def test_the_board_holds(durability: str) -> None:
 
 
 def test_the_durability_is_the_applications() -> None:
-    with pytest.raises(AssertionError, match='durability is "full" or "process"'):
+    with pytest.raises(AssertionError, match='durability is "full", "journal" or "process"'):
         run("task_board", TASK_BOARD_DURABILITY="none")
 
 

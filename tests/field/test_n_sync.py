@@ -125,7 +125,7 @@ def test_n13_a_foreign_file_is_no_reason_to_recover(root: Path, monkeypatch: pyt
     foreign = root / ".txfiles/.DS_Store"
     foreign.write_text("foreign", encoding="utf-8")
     with monkeypatch.context() as patch:
-        patch.setattr("txfiles.transaction.recover_locked", None)
+        patch.setattr("txfiles._commit.levels.recover_locked", None)
         with FileTransaction(root) as tx:
             tx.write("a", "a")
     foreign.unlink()

@@ -14,6 +14,9 @@ from tests.support.procs import CHECKOUT
 
 SAMPLE = """
 import os, pytest, signal, threading, time, warnings
+import tests.conftest
+
+tests.conftest._PATIENCE = 1
 
 LEFT = {
     "token": ".txfiles/" + "0" * 32 + ".0",

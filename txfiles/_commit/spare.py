@@ -31,8 +31,8 @@ def keep(home: Home, *, durable: bool) -> None:
     if not home.lacks_spare:
         return
     home.lacks_spare = False
-    size = SIZE if _is_frugal(home) else LARGE
     with suppress(OSError):
+        size = SIZE if _is_frugal(home) else LARGE
         if home.fs.free(home.private_fd) >= _SHARE * size:
             # Synced, or a power loss could leave its name and not its room (A3).
             home.make(layout.SPARE, lambda fd: home.fs.allocate(fd, size), durable=durable)
