@@ -72,7 +72,8 @@ def test_the_types_of_arguments_are_exported_and_importing_them_is_cheap() -> No
         assert name in EXPORTS
     code = "import sys; from txfiles import AnyPath, Data, Durability, Links; print(*sys.modules)"
     done = run_python(code)
-    assert {name for name in _HEAVY if name in done.stdout.split()} <= {"orjson", "ctypes"}  # with what a transaction is made of
+    made_of = {"orjson", "ctypes"}  # a journal, and what holds signals back
+    assert {name for name in _HEAVY if name in done.stdout.split()} <= made_of
 
 
 def test_the_version_is_one() -> None:
