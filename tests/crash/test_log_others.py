@@ -62,11 +62,6 @@ def old(root: Path) -> Path:
     return root
 
 
-def removes(root: Path) -> Callable[[], bool]:
-    (root / "a").unlink()
-    return lambda: not (root / "a").exists()
-
-
 def makes_again(root: Path) -> Callable[[], bool]:
     (root / "c").write_text("theirs", encoding="utf-8")
     return lambda: text(root / "c") == "theirs"
@@ -96,7 +91,6 @@ def edits(root: Path) -> Callable[[], bool]:
 
 
 DEEDS = [
-    removes,
     makes_again,
     changes_the_mode,
     copies_the_backup_over_it,

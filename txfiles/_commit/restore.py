@@ -5,9 +5,9 @@ the last one put there, is somebody else's. Theirs is kept without asking where 
 this start of the machine: then it was the last change before the power went. A path that shows nothing is ours.
 
 Some of what looks like ours is theirs, too, where it was changed when the last commit was long over, and before this
-start of the machine: another mode of the whole content, an older copy with its time, nothing where no record knows of
-a time without a file. A commit is done soon after its record is written; one that took longer has made a checkpoint
-before it returned (`TOOK_LONG`). A torn file stays ours, whoever has changed its mode since.
+start of the machine: another mode of the whole content, an older copy with its time. A commit is done soon after its
+record is written; one that took longer has made a checkpoint before it returned (`TOOK_LONG`). A torn file stays ours,
+whoever has changed its mode since; and so does a path that shows nothing.
 """
 
 from __future__ import annotations
@@ -37,16 +37,12 @@ _SLACK = 2_000_000_000  # ns; the clock may be set while the machine starts
 
 
 class Final(NamedTuple):
-    """The last operation of a path, its content and time, and all files that the records know there.
-
-    `was_absent`: they also know of a time when there was none.
-    """
+    """The last operation of a path, its content and time, and all files that the records know there."""
 
     op: Operation
     content: bytes
     time: int
     known: tuple[Identity, ...]
-    was_absent: bool
 
 
 def finals(records: Sequence[Record]) -> dict[bytes, Final]:
@@ -57,9 +53,8 @@ def finals(records: Sequence[Record]) -> dict[bytes, Final]:
         for op in record.journal.ops:
             before = found.get(op.path)
             known = (*(before.known if before else ()), *(one for one in (op.old, op.new) if one is not None))
-            was_absent = op.old is None or op.new is None or (before is not None and before.was_absent)
             content = next(contents) if op.kind == "write" else b""
-            found[op.path] = Final(op, content, record.time, known, was_absent)
+            found[op.path] = Final(op, content, record.time, known)
     return found
 
 
@@ -83,14 +78,10 @@ def examine(home: Home, records: Sequence[Record], *, is_copy: bool) -> Examined
         found = home.tree.stat(path)
         if is_whole(home, final, found):
             out.whole.append(final)
-        elif (
-            not is_copy
-            and _is_not_ours(home, final, found)
-            and over < _changed(home, path, found) < home.fs.booted() - _SLACK
-        ):
-            out.later.append(final)
-        elif found is None:
+        elif found is None:  # a recovery that was cut off can leave that, too (A1)
             (out.missing if _has_parent(home, path) else out.later).append(final)
+        elif not is_copy and over < found.st_ctime_ns < home.fs.booted() - _SLACK and _is_not_ours(home, final, found):
+            out.later.append(final)
         elif is_ours(final, found, is_copy=is_copy):
             out.missing.append(final)
         elif final.time <= found.st_ctime_ns < home.fs.booted() - _SLACK:
@@ -100,21 +91,11 @@ def examine(home: Home, records: Sequence[Record], *, is_copy: bool) -> Examined
     return out
 
 
-def _is_not_ours(home: Home, final: Final, found: Stat | None) -> bool:
-    """No commit and no power loss leaves that, where names are exchanged in one step."""
-    if found is None:
-        return not final.was_absent
+def _is_not_ours(home: Home, final: Final, found: Stat) -> bool:
+    """No commit, recovery or power loss leaves that."""
     if any((one.ino, one.mtime_ns) == (found.st_ino, found.st_mtime_ns) for one in final.known):
         return _has_content(home, final, found)
     return True
-
-
-def _changed(home: Home, path: bytes, found: Stat | None) -> int:
-    """When somebody last changed what is there, or, where nothing is, the names of its directory; else 0."""
-    if found is not None:
-        return found.st_ctime_ns
-    parent = home.tree.stat(paths.split(path)[0])
-    return 0 if parent is None else parent.st_mtime_ns
 
 
 def _has_parent(home: Home, path: bytes) -> bool:
