@@ -103,7 +103,7 @@ def test_who_has_woken_somebody_comes_after_him(home: Path, private_fd: int, mon
         first.acquire(0, 1)
         _sleeps(process)
         first.release()
-        second.acquire(60, 1)
+        second.acquire(20, 1)
         assert (home / "was there").exists()
         process.finish().check()
     second.release()
