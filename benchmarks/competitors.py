@@ -10,9 +10,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.boundary import rounds, system
 from txfiles import FileTransaction
+
+if TYPE_CHECKING:
+    from txfiles import Durability
 
 Files = Sequence[tuple[str, bytes]]
 Save = Callable[[Files], None]
@@ -41,29 +45,9 @@ class SerialFS(system.KernelFS):
 
 
 @contextmanager
-def txfiles_full(base: Path) -> Iterator[Save]:
+def txfiles(base: Path, durability: Durability = "full") -> Iterator[Save]:
     def save(files: Files) -> None:
-        with FileTransaction(base, timeout=None, create=True) as tx:
-            for name, content in files:
-                tx.write(name, content)
-
-    yield save
-
-
-@contextmanager
-def txfiles_process(base: Path) -> Iterator[Save]:
-    def save(files: Files) -> None:
-        with FileTransaction(base, durability="process", timeout=None, create=True) as tx:
-            for name, content in files:
-                tx.write(name, content)
-
-    yield save
-
-
-@contextmanager
-def txfiles_journal(base: Path) -> Iterator[Save]:
-    def save(files: Files) -> None:
-        with FileTransaction(base, durability="journal", timeout=None, create=True) as tx:
+        with FileTransaction(base, durability=durability, timeout=None, create=True) as tx:
             for name, content in files:
                 tx.write(name, content)
 
@@ -72,7 +56,7 @@ def txfiles_journal(base: Path) -> Iterator[Save]:
 
 @contextmanager
 def txfiles_serial(base: Path) -> Iterator[Save]:
-    with txfiles_full(base) as one_round:
+    with txfiles(base) as one_round:
 
         def save(files: Files) -> None:
             with system.use(SerialFS()):
@@ -199,9 +183,9 @@ def floor(base: Path) -> Iterator[Save]:
 
 
 SAVES: dict[str, Callable[[Path], AbstractContextManager[Save]]] = {
-    "txfiles": txfiles_full,
-    "journal": txfiles_journal,
-    "process": txfiles_process,
+    "txfiles": txfiles,
+    "journal": lambda base: txfiles(base, "journal"),
+    "process": lambda base: txfiles(base, "process"),
     "serial": txfiles_serial,
     "plain": lambda base: _each(base, _plain),
     "rename": lambda base: _each(base, _rename),

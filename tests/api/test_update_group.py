@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -329,12 +330,31 @@ def raised(request: pytest.FixtureRequest) -> Iterator[type[BaseException]]:
     signal.signal(signal.SIGUSR1, before)
 
 
+@contextmanager
+def followed(store: FileStore, **works: Change) -> Iterator[Callers]:
+    """Whoever updates in the block is the leader of these."""
+    callers, holds = Callers(store), threading.Event()
+
+    def others() -> None:
+        with store.transaction():
+            holds.set()
+            until(lambda: waiting() == 1)
+            for name, work in works.items():
+                callers.add(name, work)
+
+    helper = threading.Thread(target=others)
+    helper.start()
+    holds.wait()
+    yield callers
+    helper.join()
+
+
 @pytest.mark.parametrize("how", ["not caught", "caught"])
 def test_a_handler_raises_in_the_leader_alone(
     root: Path, store: FileStore, raised: type[BaseException], how: str
 ) -> None:
     """Also in the function of another; those whose work is undone with it are led by the next one."""
-    callers, holds, runs = Callers(store), threading.Event(), list[str]()
+    runs: list[str] = []
     seen: list[BaseException] = []
 
     def interrupted_once(tx: FileTransaction) -> None:
@@ -349,19 +369,8 @@ def test_a_handler_raises_in_the_leader_alone(
             if how == "not caught":
                 raise
 
-    def others() -> None:
-        with store.transaction():
-            holds.set()
-            until(lambda: waiting() == 1)
-            callers.add("b", interrupted_once)
-            callers.add("c", write("c"))
-
-    helper = threading.Thread(target=others)
-    helper.start()
-    holds.wait()
-    with pytest.raises(raised):
+    with followed(store, b=interrupted_once, c=write("c")) as callers, pytest.raises(raised):
         store.update(write("a"), group=True)
-    helper.join()
     assert callers.join() == {"b": None, "c": None}
     assert seen == []
     assert runs == ["MainThread", "b"]
@@ -370,13 +379,6 @@ def test_a_handler_raises_in_the_leader_alone(
 
 def test_a_handler_raises_while_the_leader_commits(root: Path, store: FileStore, raised: type[BaseException]) -> None:
     """The others have the outcome, and the leader what was raised, with it as a note."""
-    callers, holds = Callers(store), threading.Event()
-
-    def others() -> None:
-        with store.transaction():
-            holds.set()
-            until(lambda: waiting() == 1)
-            callers.add("b", write("b"))
 
     def act() -> None:
         assert threading.current_thread() is threading.main_thread()
@@ -387,13 +389,9 @@ def test_a_handler_raises_while_the_leader_commits(root: Path, store: FileStore,
         tx.on_commit(lambda: told.append("committed"))
 
     told: list[str] = []
-    helper = threading.Thread(target=others)
-    helper.start()
-    holds.wait()
     in_place: Any = nth_call("rename", 2, act)  # the first passes the commit point
-    with system.use(in_place), pytest.raises(raised) as caught:
+    with followed(store, b=write("b")) as callers, system.use(in_place), pytest.raises(raised) as caught:
         store.update(mine, group=True)
-    helper.join()
     assert callers.join() == {"b": None}
     assert told == ["committed"]
     assert any("the state on disk: 'after'" in note for note in caught.value.__notes__)
@@ -404,13 +402,6 @@ def test_a_handler_raises_in_the_function_of_the_leader(
     root: Path, store: FileStore, raised: type[BaseException]
 ) -> None:
     """There it can be caught; where it is not, that part is undone."""
-    callers, holds = Callers(store), threading.Event()
-
-    def others() -> None:
-        with store.transaction():
-            holds.set()
-            until(lambda: waiting() == 1)
-            callers.add("b", write("b"))
 
     def mine(tx: FileTransaction) -> None:
         with pytest.raises(raised):
@@ -418,12 +409,8 @@ def test_a_handler_raises_in_the_function_of_the_leader(
         tx.write("a", "1")
         signal.raise_signal(signal.SIGUSR1)
 
-    helper = threading.Thread(target=others)
-    helper.start()
-    holds.wait()
-    with pytest.raises(raised):
+    with followed(store, b=write("b")) as callers, pytest.raises(raised):
         store.update(mine, group=True)
-    helper.join()
     assert callers.join() == {"b": None}
     assert tree(root) == {"b": b"1"}
 

@@ -98,6 +98,13 @@ def _by_command(root: Path, tmp_path: Path) -> set[str]:
     return {"large", *_MANY}
 
 
+def _deletes(delete: Callable[[Path, Path], set[str]], root: Path, tmp_path: Path) -> None:
+    expected = tree(root)
+    gone = delete(root, tmp_path)
+    assert tree(root) == {name: entry for name, entry in expected.items() if name not in gone}
+    assert problems(root) == []
+
+
 @pytest.mark.parametrize("delete", [_delete, _delete_tree, _by_command])
 @pytest.mark.parametrize("place", _PLACES)
 def test_n08_delete_on_a_disk_without_a_free_byte(
@@ -105,11 +112,8 @@ def test_n08_delete_on_a_disk_without_a_free_byte(
 ) -> None:
     with _disk(place, tmp_path) as disk:
         root = _root(disk)
-        expected = tree(root)
         _fill(disk)
-        gone = delete(root, tmp_path)
-        assert tree(root) == {name: entry for name, entry in expected.items() if name not in gone}
-        assert problems(root) == []
+        _deletes(delete, root, tmp_path)
         for filler in disk.glob("filler*"):
             filler.unlink()
         os.sync()
@@ -145,8 +149,5 @@ def test_n08_delete_on_a_disk_without_a_free_inode(
     """In tmpfs each name counts as an inode, also the markers of directories that go."""
     with _disk(place, tmp_path) as disk:
         root = _root(disk)
-        expected = tree(root)
         _fill(disk, inodes=True)
-        gone = delete(root, tmp_path)
-        assert tree(root) == {name: entry for name, entry in expected.items() if name not in gone}
-        assert problems(root) == []
+        _deletes(delete, root, tmp_path)

@@ -74,8 +74,8 @@ LAYERS = """
     _commit.log_recovery
     _commit.log_commit
     _commit.checkpoint  _commit.protocol
-    _commit.logfile  _commit.log_look  _commit.restore  _commit.spare
-    _commit.durable  _commit.evidence  _commit.inventory
+    _commit.logfile  _commit.restore  _commit.spare
+    _commit.durable  _commit.evidence  _commit.inventory  _commit.log_look
     _commit.home
 
     _calls.changing

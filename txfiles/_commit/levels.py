@@ -11,7 +11,7 @@ J5  Whatever goes by `protocol` begins with an empty log.
 from __future__ import annotations
 
 import errno
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from txfiles._commit import log_commit
@@ -49,9 +49,8 @@ def enter(home: Home, level: Durability) -> RecoveryReport | None:
         if not report.waiting:
             ensure_format(home)
     if (file := log_of(home)) is not None and file.is_for_one:
-        with suppress(OSError):
-            checkpoint(home, file)
-            file.renew()
+        checkpoint(home, file)
+        file.renew()
     return report
 
 

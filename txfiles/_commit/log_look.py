@@ -42,7 +42,7 @@ def read_log(home: Home) -> Found | None:
             return None
         try:
             header, is_copy = read_header(home, fd)
-            session, records = home.fs.session(fd), _load(home, fd, header)
+            session, records = home.fs.session(fd), log.decode_records(read_part(home, fd, 0, log.SIZE), header, _SHOWN)
         except JournalCorruptError:
             if read_tail(home) == before:
                 raise
@@ -82,12 +82,9 @@ def read_part(home: Home, fd: int, start: int, end: int) -> bytes:
 
 def read_header(home: Home, fd: int) -> tuple[Header, bool]:
     """The header of an open log, and whether it was copied. Raises `JournalCorruptError`."""
+    found = home.fs.fstat(fd)
+    if found.st_size != log.SIZE:
+        raise JournalCorruptError(f"the log {_SHOWN} does not have its size", path=_SHOWN)
     even, odd = (home.fs.read_at(fd, log.HEADER_SIZE, log.slot(parity)) for parity in (0, 1))
     header = log.decode_headers(even, odd, _SHOWN)
-    return header, home.fs.fstat(fd).st_ino != header.ino or home.fs.born(fd) != header.born
-
-
-def _load(home: Home, fd: int, header: Header) -> list[Record]:
-    if home.fs.fstat(fd).st_size != log.SIZE:
-        raise JournalCorruptError(f"the log {_SHOWN} does not have its size", path=_SHOWN)
-    return log.decode_records(read_part(home, fd, 0, log.SIZE), header, _SHOWN)
+    return header, found.st_ino != header.ino or home.fs.born(fd) != header.born

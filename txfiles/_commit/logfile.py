@@ -18,6 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from txfiles._commit.durable import home_round, sync_private
+from txfiles._commit.log_look import read_header, read_part
 from txfiles._disk.metadata import has_acl
 from txfiles._disk.system import release, write_all_at
 from txfiles._format import layout, log, paths
@@ -167,15 +168,9 @@ class LogFile:
             return None
         try:
             tail_fd = _open_tail(home)
-            found = fs.fstat(fd)
-            if found.st_size != log.SIZE:
-                raise JournalCorruptError(f"the log {_SHOWN} does not have its size", path=_SHOWN)
-            even, odd = (fs.read_at(fd, log.HEADER_SIZE, log.slot(parity)) for parity in (0, 1))
-            header = log.decode_headers(even, odd, _SHOWN)
-            is_copy = found.st_ino != header.ino or fs.born(fd) != header.born
+            header, is_copy = read_header(home, fd)
             file = cls(home, fd, tail_fd, header, is_copy=is_copy)
-            closed = not found.st_mode & stat.S_IWGRP
-            file.is_for_one = closed and bool(fs.fstat(tail_fd).st_mode & stat.S_IWGRP)
+            file.is_for_one = bool(fs.fstat(tail_fd).st_mode & ~fs.fstat(fd).st_mode & stat.S_IWGRP)
             file._find_end()
         except BaseException:
             release(fs, *(one for one in (fd, tail_fd) if one >= 0))
@@ -366,10 +361,7 @@ def _open_tail(home: Home) -> int:
 
 
 def _read(home: Home, fd: int, start: int, end: int) -> bytes:
-    chunks, at = [], start
-    while at < end and (chunk := home.fs.read_at(fd, end - at, at)):
-        chunks.append(chunk)
-        at += len(chunk)
-    if at < end:
+    raw = read_part(home, fd, start, end)
+    if len(raw) < end - start:
         raise OSError(errno.EIO, "the log is cut short", _SHOWN)
-    return b"".join(chunks)
+    return raw
