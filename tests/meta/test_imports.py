@@ -152,7 +152,7 @@ ONLY_IN = {
         "testing",
     },
     "shutil": {"_disk.system", "testing"},
-    "fcntl": {"_disk.system", "testing"},
+    "fcntl": {"_disk.bell", "_disk.system", "testing"},
     "ctypes": {"_disk.bell", "_disk.system", "_disk.fsyncs", "_disk.interrupts", "testing"},
     "filelock": {"_disk.lock"},
     "orjson": {"_format.json", "_format.journal", "_format.log", "objects.state", "objects.tree"},

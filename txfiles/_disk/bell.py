@@ -5,7 +5,8 @@ sleeps at the door, where he is woken before the others.
 
 The lock is flock(2), whoever sleeps where: a ring that nobody hears, or that is never made because the holder was
 killed, costs time and nothing else. So nobody sleeps for long, and other programs (and systems: this is Linux) poll.
-It rings for all processes that have the same `format` file; nothing is written to that.
+It rings for all processes that have the same `format` file; nothing is written to that. To map a page of it takes long,
+so who sleeps has a lock on the private directory meanwhile, which keeps nobody from anything: it is only asked for.
 """
 
 from __future__ import annotations
@@ -13,14 +14,21 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import struct
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from typing import Any
 
 from txfiles._format.layout import FORMAT, FORMAT_TEXT
+
+try:
+    import fcntl
+except ImportError:  # elsewhere than on Unix there is no bell
+    fcntl = None  # type: ignore[assignment]
 
 ROW, DOOR = 1, 2
 _ALL = (1 << 31) - 1
@@ -32,6 +40,8 @@ _SIZE = 4
 _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _PROT_READ, _MAP_SHARED, _DONTFORK = 1, 1, 10
 _NONE = 0  # no page
+_ASK, _SAY = 36, 37  # F_OFD_GETLK, F_OFD_SETLK: fcntl(2)
+_SLEEPS, _ANYBODY, _AWAKE = (struct.pack("hhqqi", kind, 0, 0, 0, 0) for kind in (0, 1, 2))  # F_RDLCK, F_WRLCK, F_UNLCK
 
 _libc: Any = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -58,12 +68,29 @@ class Bell:
 
     def wait(self, place: int, seconds: float) -> bool | None:
         """Sleep until it rings (true), for `seconds`, or until a signal comes. `None`, at once, if there is no bell."""
+        if _FUTEX < 0:
+            return None
         until = time.monotonic() + seconds
         moment = _Timespec(int(until), int(until % 1 * 1e9))
-        answer = self._call(_WAIT, _EXPECTED, ctypes.byref(moment), place)
+        try:
+            fcntl.fcntl(self._private_fd, _SAY, _SLEEPS)
+            answer = self._call(_WAIT, _EXPECTED, ctypes.byref(moment), place)
+        except OSError:
+            return None
+        finally:
+            with suppress(OSError):
+                fcntl.fcntl(self._private_fd, _SAY, _AWAKE)
         if answer == 0:
             return True
         return False if -answer in (errno.ETIMEDOUT, errno.EINTR) else None
+
+    def is_heard(self) -> bool:
+        """Whether somebody sleeps, who has opened the directory himself."""
+        if _FUTEX < 0:
+            return False
+        with suppress(OSError):
+            return fcntl.fcntl(self._private_fd, _ASK, _ANYBODY)[:2] != _AWAKE[:2]
+        return False
 
     def ring(self, place: int) -> bool:
         """Wake the one that has slept longest there; whether there was one."""

@@ -112,7 +112,8 @@ def is_locked(fs: FileSystem, private_fd: int) -> bool:
             return True
         filelock.unlock_descriptor(fd)  # closing alone would leave it to a child that is forked right now (L3)
         with closing(Bell(private_fd)) as bell:  # who was woken meanwhile found it taken
-            bell.ring_for_one()
+            if bell.is_heard():
+                bell.ring_for_one()
         return False
     except OSError as error:
         if error.errno == errno.EBADF:  # NFS locks only what is open for writing: then nobody can tell

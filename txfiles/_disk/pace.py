@@ -34,7 +34,6 @@ _AT_ONCE = 0.003  # seconds that even a timeout of 0 waits: a reader in `is_lock
 _TURN = 0.004  # seconds that a process may go on without a pause while others sleep
 _POLLED_TURN = 0.002  # the same, while others ask
 _LONE_TURN = 0.05  # the same, while nobody is known to wait: the longest that a newcomer stands before a busy lock
-_NOBODY = 0.002  # seconds for which nobody is looked for where there was nobody
 _POLITE = 8  # pauses without meeting anybody after which a process believes that it is alone
 
 
@@ -105,7 +104,6 @@ class Pace:
 
     def __init__(self) -> None:
         self._next_is_awake = False
-        self._nobody_at = float("-inf")
         self.released = self._turn_began = float("-inf")
         self._pauses_due = 0
 
@@ -123,16 +121,9 @@ class Pace:
         self.pause(wait)
 
     def freed(self, bell: Bell) -> None:
-        """Wake the next one, unless that was done in this turn: he still asks.
-
-        Where there was nobody a moment ago, who has come since sleeps for a moment only: nobody is looked for.
-        """
-        now = time.monotonic()
-        since, enough = (self._turn_began, _TURN) if self._next_is_awake else (self._nobody_at, _NOBODY)
-        if now - since < enough:
-            return
-        self._next_is_awake = bell.ring(DOOR) or bell.ring(ROW)
-        self._nobody_at = float("-inf") if self._next_is_awake else now
+        """Wake the next one, unless that was done in this turn: he still asks."""
+        if not self._next_is_awake or time.monotonic() - self._turn_began >= _TURN:
+            self._next_is_awake = bell.is_heard() and (bell.ring(DOOR) or bell.ring(ROW))
 
     def pause(self, wait: Wait) -> None:
         """After a turn, let the writers of other processes come first."""
@@ -151,5 +142,4 @@ class Pace:
         """Another process had the lock a moment ago: our turn begins now at the earliest, and will be a short one."""
         self._next_is_awake = False
         self._pauses_due = _POLITE
-        self._nobody_at = float("-inf")
         self._turn_began = time.monotonic()

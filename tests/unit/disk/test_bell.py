@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,13 @@ def private_fd(home: Path) -> Iterator[int]:
     FS.close(fd)
 
 
+@pytest.fixture
+def other_fd(home: Path) -> Iterator[int]:
+    fd = FS.open_dir(None, os.fsencode(home / ".txfiles"))
+    yield fd
+    FS.close(fd)
+
+
 def _lock_of(home: Path, private_fd: int) -> _lock.RootLock:
     return _lock.RootLock(FS, private_fd, os.fsencode(home))
 
@@ -61,6 +68,7 @@ def _lock_of(home: Path, private_fd: int) -> _lock.RootLock:
 def _rings(private_fd: int, monkeypatch: pytest.MonkeyPatch) -> tuple[bell.Bell, list[int]]:
     """A bell that somebody always hears, and where it was rung."""
     rung: list[int] = []
+    monkeypatch.setattr(bell.Bell, "is_heard", lambda _: True)
     monkeypatch.setattr(bell.Bell, "ring", lambda _, place: rung.append(place) or place == bell.ROW)  # type: ignore[func-returns-value]
     return bell.Bell(private_fd), rung
 
@@ -307,20 +315,30 @@ def test_if_nobody_comes_there_is_another_turn(private_fd: int, monkeypatch: pyt
     assert rung == [bell.DOOR, bell.ROW] * 2
 
 
-def test_nobody_is_looked_for_again_at_once(private_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert pace._ASLEEP[0] / 2 > pace._NOBODY, "who comes meanwhile has not begun a long sleep"
-    queue, now, rung = pace.Pace(), [100.0], list[int]()
-    monkeypatch.setattr(bell.Bell, "ring", lambda _, place: bool(rung.append(place)))  # type: ignore[func-returns-value]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    silent = bell.Bell(private_fd)
-    for _ in range(9):
-        queue.freed(silent)
-        now[0] += pace._NOBODY / 3
-    assert rung == [bell.DOOR, bell.ROW] * 3
-    for _ in range(2):
-        queue.met_others()
-        queue.freed(silent)
-    assert rung == [bell.DOOR, bell.ROW] * 5
+def test_nothing_is_mapped_where_nobody_sleeps(
+    home: Path, private_fd: int, monkeypatch: pytest.MonkeyPatch, other_fd: int
+) -> None:
+    """Who sleeps is seen from the moment on in which he does, and no longer; by all but himself."""
+    mapped: list[object] = []
+    call = bell.Bell._page
+    monkeypatch.setattr(bell.Bell, "_page", lambda self: mapped.append(self) or call(self))  # type: ignore[func-returns-value]
+    lock = _lock_of(home, private_fd)
+    with closing(bell.Bell(other_fd)) as other:
+        for sleeps in (False, True, False):
+            lock.acquire(0, 1)
+            with child(HEAR, home, bell.ROW) if sleeps else nullcontext() as process:
+                if process is not None:
+                    _sleeps(process)
+                assert other.is_heard() is sleeps
+                mapped.clear()
+                lock.release()
+                assert len(mapped) == (2 if sleeps else 0)  # at the door, in the row
+                if process is not None:
+                    process.expect("True")
+                    process.finish().check()
+            assert not other.is_heard()
+        assert other.wait(bell.ROW, 0) is False
+        assert not bell.Bell(private_fd).is_heard()
 
 
 def test_who_was_woken_stays_at_the_door_and_asks_every_moment() -> None:
