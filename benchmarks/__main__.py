@@ -56,7 +56,7 @@ def results(mode: str, base: Path, options: argparse.Namespace) -> Iterator[Resu
             measured = partial(crowd.writers, base, counts=counts, duration=options.seconds, only=only or crowd.WRITERS)
             yield measured(rounds=max(1, rounds // 15))
         case "readers":
-            for writer in ("txfiles", "process"):
+            for writer in ("txfiles", "journal", "process"):
                 measured = partial(crowd.readers, base, writer=writer, duration=options.seconds, only=only)
                 for count, pause in ((1, 0.0), (2, 0.0), (2, crowd.PAUSE)):
                     yield measured(readers=count, pause=pause, rounds=max(1, rounds // 15))

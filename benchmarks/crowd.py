@@ -24,7 +24,7 @@ from txfiles.errors import SnapshotExpiredError
 
 _CONTEXT = multiprocessing.get_context("fork")
 PAUSE = 0.001  # seconds between two reads: readers that never rest leave the writer no processor
-WRITERS = ("txfiles", "process", "sqlite-extra", "sqlite-wal")
+WRITERS = ("txfiles", "journal", "process", "sqlite-extra", "sqlite-wal")
 Turn = Callable[[], object]
 """One commit, or one read of all the files; true when it saw files of two states."""
 Player = Callable[[], AbstractContextManager[Turn]]

@@ -13,6 +13,7 @@ _LABELS = {
     "sqlite-wal": "SQLite, WAL, FULL",
     "sqlite-extra": "SQLite, rollback journal, EXTRA",
     "txfiles": "txfiles",
+    "journal": 'txfiles, durability="journal"',
     "serial": "the same protocol, sync after sync",
     "atomic": "file by file, by hand",
     "atomicwrites": "file by file, atomicwrites",
@@ -20,7 +21,7 @@ _LABELS = {
     "process": 'txfiles, durability="process"',
 }
 _GROUPS = {
-    "survives a power loss, all or nothing": ("lmdb", "sqlite-wal", "sqlite-extra", "txfiles", "serial"),
+    "survives a power loss, all or nothing": ("lmdb", "sqlite-wal", "sqlite-extra", "journal", "txfiles", "serial"),
     "survives a power loss, each file for itself": ("atomic", "atomicwrites"),
     "survives the death of the process": ("rename", "process"),
 }
@@ -72,7 +73,7 @@ def _bar(body: list[str], result: Result, name: str, top: int, scale: float) -> 
     seconds = result.seconds[name]
     low, median, high = (quantile(seconds, part) * scale for part in (0.25, 0.5, 0.75))
     end = min(high, _BAR + 60.0)
-    colour = "#1d6fd8" if name in ("txfiles", "process") else "#9aa5b1"
+    colour = "#1d6fd8" if name in ("txfiles", "journal", "process") else "#9aa5b1"
     body.append(_text(26, top, _LABELS[name]))
     body.append(f'<rect x="{_LEFT}" y="{top - 12}" width="{max(1.0, median):.1f}" height="15" fill="{colour}"/>')
     body.append(f'<path d="M{_LEFT + low:.1f} {top - 4.5}H{_LEFT + end:.1f}" stroke="#323f4b"/>')
