@@ -166,7 +166,8 @@ class Opening(Reading):
     def _stage(
         self, staging: Staging, place: Place, chunks: Iterable[bytes | memoryview], mode: int | None = None
     ) -> None:
-        check_mode(mode)
+        if mode is not None:
+            check_mode(mode)
         writer = self._tokens.new(place.path)
         try:
             for chunk in chunks:  # whose own errors are not about this file
@@ -187,7 +188,7 @@ class Opening(Reading):
         if mode is not None:
             meta = metadata.with_mode(meta, mode)
             kept = kept and kept._replace(mode=mode)
-        staging.put(place.path, writer.finish(meta, place.identity)._replace(kept=kept))
+        staging.put(place.path, writer.finish(meta, place.identity, kept=kept))
 
 
 def check_mode(mode: int | None) -> None:

@@ -11,7 +11,6 @@ J8  No token goes that holds a replaced file before the tail says "applied".
 
 from __future__ import annotations
 
-import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,7 +24,7 @@ from txfiles._disk.interrupts import give_way
 from txfiles._disk.system import release
 from txfiles._format import layout, log, paths
 from txfiles._format.journal import Identity, Journal, Operation
-from txfiles._tree.tokens import identity_of
+from txfiles._tree.tokens import is_file
 from txfiles.errors import CommitError, CommitOutcomeUnknownError, ConflictError, SettleError, TxFilesError
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def _journal(
             raise ConflictError(f"what was staged for {shown!r} was changed by somebody else", path=shown)
         ops.append(op)
         contents.append(content)
-    above = {path for op in ops for path in paths.ancestors(op.path)}
+    above = paths.above(op.path for op in ops)
     dirs = tuple((path, 0) for path in sorted(above))  # a record asks for none
     return Journal(tokens.tid, seq, "full", home.fs.boot_id(), file.header.ino, tuple(ops), dirs), contents
 
@@ -121,11 +120,11 @@ def _content(home: Home, tokens: Tokens, op: Operation) -> bytes | None:
     assert op.new is not None
     name, kept = tokens.name(op.number), tokens.contents.get(op.number)
     if kept is not None:
-        return kept if identity_of(home.fs.stat(home.private_fd, name)) == op.new else None
+        return kept if is_file(home.fs.stat(home.private_fd, name), op.new) else None
     fd = home.fs.open_read(home.private_fd, name)
     try:
         content = home.fs.read_at(fd, op.new.size + 1, 0)
-        return content if len(content) == op.new.size and identity_of(home.fs.fstat(fd)) == op.new else None
+        return content if len(content) == op.new.size and is_file(home.fs.fstat(fd), op.new) else None
     finally:
         release(home.fs, fd)
 
@@ -199,26 +198,24 @@ def _unchanged(home: Home, file: LogFile, journal: Journal) -> list[bytes]:
     Until then it vouches for none of them.
     """
     known = file.read().directories
-    touched = {paths.split(op.path)[0] for op in journal.ops}.intersection(known)
+    touched = paths.parents([op.path for op in journal.ops]).intersection(known)
     return [directory for directory in touched if known.pop(directory) == mark_of(home.tree, directory)]
 
 
 def put(home: Home, journal: Journal, op: Operation) -> None:
     """Exchange the names, and see what came out. Raises `ConflictError`, all as it was, for what is somebody else's."""
-    token = layout.token(journal.tid, op.number)
-    place = home.tree.at(op.path)
+    token, place = (home.private_fd, layout.token(journal.tid, op.number)), home.tree.at(op.path)
     swap = home.fs.rename_new if op.old is None or op.kind == "delete" else home.fs.exchange
-    there = (home.private_fd, token), place
-    if op.kind == "delete":
-        there = place, (home.private_fd, token)
-    with paths.Naming(op.path, always=True):
-        try:
-            swap(*there[0], *there[1])
-        except (FileExistsError, FileNotFoundError) as error:
-            raise _foreign(op) from error
-    if op.old is not None and not shows(home.fs.stat(home.private_fd, token), op.old):
-        back = (place, (home.private_fd, token)) if op.kind == "write" else ((home.private_fd, token), place)
-        swap(*back[0], *back[1])
+    one, other = (place, token) if op.kind == "delete" else (token, place)
+    try:
+        swap(*one, *other)
+    except (FileExistsError, FileNotFoundError) as error:
+        raise _foreign(op) from error
+    except OSError as error:
+        paths.give_name(error, op.path, always=True)
+        raise
+    if op.old is not None and not shows(home.fs.stat(*token), op.old):
+        swap(*other, *one)
         raise _foreign(op)
 
 
@@ -246,7 +243,7 @@ def token_of(home: Home, journal: Journal, op: Operation) -> Stat | None:
 
 def shows(found: Stat | None, recorded: Identity) -> bool:
     """What was found is the regular file that was recorded."""
-    return found is not None and stat.S_ISREG(found.st_mode) and identity_of(found) == recorded
+    return found is not None and is_file(found, recorded)
 
 
 def _undo(home: Home, staging: Staging, file: LogFile, journal: Journal) -> None:

@@ -30,9 +30,8 @@ def has_acl(meta: Meta) -> bool:
 def read(fs: FileSystem, at: int, name: bytes, found: Stat) -> Meta:
     """The metadata of `name`, whose `stat` is `found`."""
     xattrs = fs.xattrs(at, name)
-    return Meta(
-        stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, tuple(sorted(xattrs.items())) if xattrs else ()
-    )
+    attributes = tuple(sorted(xattrs.items())) if xattrs else ()
+    return Meta(found.st_mode & 0o7777, found.st_uid, found.st_gid, attributes)
 
 
 def for_new(
@@ -112,9 +111,10 @@ def apply(fs: FileSystem, fd: int, now: Stat, wanted: Meta) -> Meta:
                 raise
             continue  # labels that only the system may set; it sets its own
         kept.append((key, value))
-    if stat.S_IMODE(now.st_mode) != mode or kept:
+    if now.st_mode & 0o7777 != mode or kept:
         fs.chmod(fd, mode)  # last: chown clears set-id bits, an ACL sets the group part
-    return Meta(mode, uid, gid, tuple(kept))
+    has = mode, uid, gid, tuple(kept)
+    return wanted if has == wanted else Meta(*has)
 
 
 def _give(fs: FileSystem, fd: int, wanted: Meta, uid: int, gid: int) -> tuple[int, int]:

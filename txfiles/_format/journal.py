@@ -299,7 +299,8 @@ def unescape(text: Any) -> bytes:
 
 
 def _encode_op(op: Operation) -> dict[str, Any]:
-    out: dict[str, Any] = {"k": op.number, "kind": op.kind, "path": escape(op.name)}
+    name = op.path if op.via is None else op.via
+    out: dict[str, Any] = {"k": op.number, "kind": op.kind, "path": escape(name)}
     if op.via is not None:
         out["to"] = _absolute(op.path)
     if op.old is not None:
@@ -316,7 +317,8 @@ def _encode_op(op: Operation) -> dict[str, Any]:
 
 
 def _encode_meta(meta: Meta) -> list[Any]:
-    return [meta.mode, meta.uid, meta.gid, [[escape(paths.encode(k)), v.hex()] for k, v in meta.xattrs]]
+    attributes = [[escape(paths.encode(k)), v.hex()] for k, v in meta.xattrs] if meta.xattrs else []
+    return [meta.mode, meta.uid, meta.gid, attributes]
 
 
 def _encode_identity(identity: Identity) -> list[Any]:

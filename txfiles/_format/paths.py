@@ -234,6 +234,11 @@ def split(path: bytes) -> tuple[bytes, bytes]:
     return parent, name
 
 
+def parents(names: Iterable[bytes]) -> set[bytes]:
+    """The directories that these are in."""
+    return {path.rpartition(b"/")[0] for path in names}
+
+
 def join(parent: bytes, name: bytes) -> bytes:
     return parent + b"/" + name if parent else name
 

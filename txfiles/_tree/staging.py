@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import stat
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles._disk import metadata
@@ -69,7 +70,10 @@ class Staging(View[Token]):
 
     def _forget_undo(self) -> None:
         undo, self._undo = self._undo, []
-        self._remove_tokens(undo, [])
+        for _, before in undo:
+            if before is not None:
+                self._remove_tokens(undo, [])
+                break
 
     def _remove_tokens(self, undo: list[tuple[bytes, Entry | None]], displaced: list[Entry | None]) -> None:
         """Unlink what was displaced at the paths of `undo` and is held neither there nor after a further roll-back.
@@ -289,14 +293,15 @@ class Staging(View[Token]):
             self._require_on_disk(path, version)
         deletes, goes, comes, writes = [], [], [], []
         names: dict[tuple[bytes, int], bytes] = {}
-        for path in sorted(self.entries):
-            entry = self.entries[path]
+        for path, entry in sorted(self.entries.items(), key=itemgetter(0)):
             found = self.tree.stat(path)
             kind = None if found is None else kind_of(found)
             if kind == "special":
                 raise refuse_special(path)
             if found is not None and kind != "dir":
-                self._require_own_name(names, path, found)
+                parent, _, _ = path.rpartition(b"/")
+                if (other := names.setdefault((parent, found.st_ino), path)) is not path:
+                    self._require_two_names(other, path)
             if found is not None and kind == "dir" and not isinstance(entry, Directory):
                 if (path, "dir") not in self._may_go:
                     raise IsADirectoryError(errno.EISDIR, "has become a directory", paths.decode(path))
@@ -320,7 +325,7 @@ class Staging(View[Token]):
                 comes.append(Operation(-1, "mkdir", path, meta=entry.meta))
         self._require_empty(goes, {op.path for op in (*deletes, *goes)})
         operations = [*deletes, *reversed(goes), *comes, *writes]
-        directories = {paths.split(op.path)[0] for op in operations}
+        directories = paths.parents([op.path for op in operations])
         self._require_own_directories(directories.union(op.path for op in goes))
         for directory in directories:
             if isinstance(self.entries.get(directory), (Absent, Directory)) and not self.is_directory_on_disk(
@@ -355,12 +360,11 @@ class Staging(View[Token]):
                 message = "somebody else has put something into the directory"
                 raise OSError(errno.ENOTEMPTY, message, paths.decode(op.path))
 
-    def _require_own_name(self, names: dict[tuple[bytes, int], bytes], path: bytes, found: Stat) -> None:
-        """Refuse two entries that are one file, unless as two hard links: one would undo the other."""
+    def _require_two_names(self, path: bytes, other: bytes) -> None:
+        """Refuse two entries of a directory that are one file, unless as two hard links: one would undo the other."""
         parent, name = paths.split(path)
-        other = names.setdefault((parent, found.st_ino), path)
-        if other != path and not {name, paths.split(other)[1]} <= set(self.tree.listdir(parent)):
-            raise paths.one_name(other, path)
+        if not {name, paths.split(other)[1]} <= set(self.tree.listdir(parent)):
+            raise paths.one_name(path, other)
 
     def _require_own_directories(self, directories: set[bytes]) -> None:
         names: dict[tuple[int, int], bytes] = {}

@@ -386,7 +386,9 @@ class Writer:
             self._fs.start_writeback(self._fd)
             self._started = self.size
 
-    def finish(self, meta: Meta, replaces: Identity | None, mtime_ns: int | None = None) -> Token:
+    def finish(
+        self, meta: Meta, replaces: Identity | None, mtime_ns: int | None = None, *, kept: Kept | None = None
+    ) -> Token:
         """Give the token its metadata (and a modification time) and start its write-back, without waiting.
 
         Its mtime is later than that of what it replaces, also within one tick of the clock, so that a version
@@ -398,7 +400,8 @@ class Writer:
             found = self._fs.fstat(self._fd)
             digest = self._digest.hexdigest() if self._appended else self._digest_of_all(found.st_size)
             wanted, meta = meta, metadata.apply(self._fs, self._fd, found, meta)
-            self._tokens.require_kept(self._path, wanted, meta, new=replaces is None)
+            if meta is not wanted:
+                self._tokens.require_kept(self._path, wanted, meta, new=replaces is None)
             if mtime_ns is not None:
                 self._fs.set_mtime(self._fd, mtime_ns)
                 found = self._fs.fstat(self._fd)
@@ -413,7 +416,7 @@ class Writer:
         except OSError as error:
             paths.give_name(error, self._path)
             raise
-        return Token(self.number, identity_of(found), digest, meta)
+        return Token(self.number, identity_of(found), digest, meta, kept)
 
     def _digest_of_all(self, size: int) -> str:
         return digest_of_file(self._fs, self._tokens.at, self._tokens.name(self.number), size)
@@ -433,6 +436,12 @@ class Writer:
 
 def identity_of(found: Stat, link: bytes | None = None) -> Identity:
     return Identity(found.st_ino, found.st_size, found.st_mtime_ns, link)
+
+
+def is_file(found: Stat, identity: Identity) -> bool:
+    """What was found is the regular file of that identity."""
+    same = (found.st_ino, found.st_size, found.st_mtime_ns, None) == identity
+    return same and stat.S_ISREG(found.st_mode)
 
 
 def digest_of_link(text: bytes) -> str:

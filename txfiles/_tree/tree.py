@@ -120,10 +120,10 @@ class Tree:
 
     def at(self, path: bytes) -> tuple[int, bytes]:
         """The parent's descriptor and the last name: how every call names a file."""
-        if b"/" not in path:
-            return (self._keep(path, passing=True), b".") if paths.is_outside(path) else (self.root_fd, path)
-        parent, name = paths.split(path)
-        return self._keep(parent, passing=True) if paths.is_outside(path) else self.open_dir(parent), name
+        parent, _, name = path.rpartition(b"/")
+        if path[:1] == paths.OUTSIDE:
+            return self._keep(parent or path, passing=True), name if parent else b"."
+        return self.open_dir(parent) if parent else self.root_fd, name
 
     def stat(self, path: bytes) -> Stat | None:
         """The `lstat` of a path, `None` if and only if there is no such entry."""
@@ -151,8 +151,6 @@ class Tree:
         if found is None:
             return None
         kind = kind_of(found)
-        if kind == "file":
-            return Node(kind, b"", found)
         return Node(kind, self.fs.readlink(*self.at(path)) if kind == "link" else b"", found)
 
     def listdir(self, path: bytes) -> list[bytes]:

@@ -35,7 +35,6 @@ class Blob(NamedTuple):
 
     put: Put
     size: int
-    kept: object = None  # of what is replaced on a disk: here nothing but the mode is kept
 
     @property
     def identity(self) -> Identity:
@@ -91,7 +90,10 @@ class Writer:
             self._file = file
         return self._file
 
-    def finish(self, meta: Meta, identity: Identity | None, mtime_ns: int | None = None) -> Blob:
+    def finish(
+        self, meta: Meta, identity: Identity | None, mtime_ns: int | None = None, *, kept: object = None
+    ) -> Blob:
+        """Of what is replaced, which has an `identity` and is `kept` on a disk, here nothing but the mode is."""
         if self._file is not None:
             self._inner = content.Writer(self._blobs.spool)
             self._file.seek(0)
