@@ -15,6 +15,7 @@ import pytest
 from tests.support.boundary import tree
 from tests.support.disks import Place
 from tests.support.halfdone import die
+from tests.support.mounts import bind
 from tests.support.procs import CHECKOUT, run_python
 from txfiles import FileTransaction, recover, status
 from txfiles.errors import UnsupportedFilesystemError
@@ -82,6 +83,25 @@ def test_n06_a_private_directory_that_is_a_subvolume(place: Callable[[str], Plac
     root = place("btrfs").root
     subprocess.run(["btrfs", "subvolume", "create", root / ".txfiles"], check=True, capture_output=True)
     with pytest.raises(UnsupportedFilesystemError, match="subvolume of its own"):
+        FileTransaction(root).begin()
+
+
+# -- mounts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("mount")
+def test_n06_a_private_directory_that_is_a_mount(root: Path, tmp_path: Path) -> None:
+    (root / ".txfiles").mkdir()
+    with (
+        bind(root / ".txfiles", root / ".txfiles"),
+        pytest.raises(UnsupportedFilesystemError, match="mount of its own"),
+    ):
+        FileTransaction(root).begin()
+    (tmp_path / "other").mkdir()
+    with (
+        bind(tmp_path / "other", root / ".txfiles"),
+        pytest.raises(UnsupportedFilesystemError, match="mount of its own"),
+    ):
         FileTransaction(root).begin()
 
 

@@ -65,13 +65,24 @@ class Log(Protocol):
 class Home:
     """What every step of the protocol works on. Owns its descriptors; `close()` frees them and the lock."""
 
-    def __init__(self, fs: FileSystem, root: bytes, root_fd: int, private_fd: int, *, follow: bool = False) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        root: bytes,
+        root_fd: int,
+        private_fd: int,
+        *,
+        follow: bool = False,
+        found: tuple[Stat, Stat] | None = None,
+    ) -> None:
         self.fs = fs
         self.root = root
         self.root_fd = root_fd
         self.private_fd = private_fd
         self.tree = Tree(fs, root_fd, root, follow=follow)
-        self.lock = make_lock(fs, private_fd, root)
+        if found is not None:
+            self._root_id, self._private_id = map(_identity, found)
+        self.lock = make_lock(fs, private_fd, root, found and found[1])
         self.sync_failed = False
         self.lacks_spare = False  # as far as anybody has looked
         self.is_full = False  # somebody found no room
@@ -95,11 +106,12 @@ class Home:
             _make_directories(fs, root)
             root_fd = open_root(fs, root)
         try:
-            private_fd = _make_private(fs, root, root_fd)
+            found = fs.fstat(root_fd)
+            private_fd, private = _make_private(fs, root, root_fd, found)
         except BaseException:
             release(fs, root_fd)
             raise
-        home = cls(fs, root, root_fd, private_fd, follow=follow)
+        home = cls(fs, root, root_fd, private_fd, follow=follow, found=(found, private))
         try:
             home.require_to_follow()
             home.require_own_mount()
@@ -523,8 +535,8 @@ def _make_directories(fs: FileSystem, path: bytes) -> None:
         _make_directories(fs, path)
 
 
-def _make_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
-    made, parent = False, fs.fstat(root_fd)
+def _make_private(fs: FileSystem, root: bytes, root_fd: int, parent: Stat) -> tuple[int, Stat]:
+    made = False
     try:
         fd = open_private(fs, root, root_fd, parent)
     except FileNotFoundError:
@@ -546,34 +558,35 @@ def _make_private(fs: FileSystem, root: bytes, root_fd: int) -> int:
     try:
         if made and stat.S_IMODE(mode := fs.fstat(fd).st_mode) & 0o777 != 0o700:
             fs.chmod(fd, 0o700 | mode & stat.S_ISGID)  # whatever the umask
-        _share_private(fs, root_fd, parent, fd)
+        return fd, _share_private(fs, root_fd, parent, fd)
     except BaseException:
         release(fs, fd)
         if made:  # half made it would be in the way of others
             with suppress(OSError):
                 fs.rmdir(root_fd, layout.PRIVATE)
         raise
-    return fd
 
 
-def _share_private(fs: FileSystem, root_fd: int, root: Stat, private_fd: int) -> None:
+def _share_private(fs: FileSystem, root_fd: int, root: Stat, private_fd: int) -> Stat:
     """Open the private directory to those who may write the root, its group and (if root made it) its owner.
 
-    A default ACL that it inherited is dropped.
+    A default ACL that it inherited is dropped. Returns what it is then.
     """
     private = fs.fstat(private_fd)
     if private.st_uid != fs.ids()[0]:
-        return
+        return private
     # A group that we are not in, or that our user namespace does not know, stays out.
-    if root.st_mode & stat.S_IWGRP and not private.st_mode & stat.S_IWGRP and give(fs, private_fd, -1, root.st_gid):
+    to_open = root.st_mode & stat.S_IWGRP and not private.st_mode & stat.S_IWGRP
+    if opened := bool(to_open) and give(fs, private_fd, -1, root.st_gid):
         fs.chmod(private_fd, 0o770)
         _share_permanent(fs, private_fd)
     has = fs.xattrs(root_fd, layout.PRIVATE)
-    for key in (metadata.DEFAULT_ACL, metadata.ACCESS_ACL):
-        if key in has:
-            fs.remove_xattr(private_fd, key)
-    if private.st_uid == 0 != root.st_uid:
-        give(fs, private_fd, root.st_uid, root.st_gid)  # last: whoever is not its owner does none of this
+    dropped = [key for key in (metadata.DEFAULT_ACL, metadata.ACCESS_ACL) if key in has]
+    for key in dropped:
+        fs.remove_xattr(private_fd, key)
+    # Last: whoever is not its owner does none of this.
+    given = private.st_uid == 0 != root.st_uid and give(fs, private_fd, root.st_uid, root.st_gid)
+    return fs.fstat(private_fd) if opened or dropped or given else private
 
 
 def _share_permanent(fs: FileSystem, private_fd: int) -> None:

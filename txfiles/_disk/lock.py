@@ -89,11 +89,11 @@ class Lock(Protocol):
     def release(self) -> None: ...
 
 
-def make_lock(fs: FileSystem, private_fd: int, root: bytes) -> Lock:
+def make_lock(fs: FileSystem, private_fd: int, root: bytes, private: Stat | None = None) -> Lock:
     """The lock that goes with a file system."""
     if fs.lock_factory is not None:
         return cast("Lock", fs.lock_factory(fs, private_fd, root))
-    return RootLock(fs, private_fd, root)
+    return RootLock(fs, private_fd, root, private)
 
 
 def is_locked(fs: FileSystem, private_fd: int) -> bool:
@@ -141,15 +141,17 @@ class RootLock:
     """The writers' lock of the root at the absolute path `root`, whose private directory is open at `private_fd`.
 
     The caller keeps `private_fd` open until the lock is released. A lock that is dropped while held is released.
+    `private` is what was found there just now.
     """
 
     _ticket: _Ticket | None = None  # also where `__init__` was never entered
 
-    def __init__(self, fs: FileSystem, private_fd: int, root: bytes) -> None:
+    def __init__(self, fs: FileSystem, private_fd: int, root: bytes, private: Stat | None = None) -> None:
         self._waiting: _Ticket | None = None
         self._stopped = False
         self._fs = fs
         self._private_fd = private_fd
+        self._private = private
         self._path = decode(b"/".join((root.rstrip(b"/"), PRIVATE, LOCK)))
         _hook_fork(fs)
 
@@ -170,7 +172,7 @@ class RootLock:
         wait = Wait(timeout, self._path)
         ticket = self._waiting = _Ticket(self._fs, self._private_fd, owner)
         try:
-            private = self._fs.fstat(self._private_fd)
+            private = self._private or self._fs.fstat(self._private_fd)
             if not ticket.join((private.st_dev, private.st_ino)):
                 message = f"this thread or task already has a transaction that locks {self._path!r}"
                 raise NestedTransactionError(message, path=self._path)

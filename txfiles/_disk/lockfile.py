@@ -46,12 +46,14 @@ def _share(fs: FileSystem, fd: int, private: Stat) -> Stat:
 
     Only a file of our own, empty and without another name: a stranger may have moved in one that is to stay private.
     """
-    file, euid = fs.fstat(fd), fs.ids()[0]
+    file = fs.fstat(fd)
     if not stat.S_ISREG(file.st_mode):
         raise OSError(errno.EISDIR if stat.S_ISDIR(file.st_mode) else errno.EINVAL, "not a regular file")
-    if file.st_uid != euid or file.st_size or file.st_nlink != 1:
-        return file
     shared = private.st_mode & stat.S_IWGRP
+    if file.st_uid == private.st_uid and not shared and file.st_mode & 0o600 == 0o600:
+        return file  # as ever
+    if file.st_uid != (euid := fs.ids()[0]) or file.st_size or file.st_nlink != 1:
+        return file
     uid, gid = private.st_uid if euid == 0 else euid, private.st_gid if shared else file.st_gid
     mode = 0o660 if shared else 0o600
     if (uid, gid) != (file.st_uid, file.st_gid):

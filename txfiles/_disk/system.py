@@ -197,6 +197,8 @@ class KernelFS:
                 fd = _open(None, path, os.O_PATH | _CLOEXEC)
                 try:
                     found = os.readlink(b"/proc/self/fd/%d" % fd)
+                    if found == path:
+                        return found
                     if os.path.samestat(os.fstat(fd), os.stat(found)):  # not one of another mount or root
                         return found
                 finally:
