@@ -106,6 +106,8 @@ class Bell:
 
     def close(self) -> None:
         """May be called again; another use opens it again."""
+        if not self._pages:
+            return
         self._pages.insert(0, _NONE)  # the next line ends there, wherever an interrupt has come before
         deque(map(_libc.munmap, iter(self._pages.pop, _NONE), repeat(_SIZE)), 0)
 

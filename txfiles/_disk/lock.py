@@ -203,7 +203,7 @@ class RootLock:
         if ticket is None or not ticket.locked:
             raise TransactionClosedError(f"{self._path!r} is not locked by this transaction", path=self._path)
         if not self._is_on_disk(ticket):
-            raise ConflictError("the lock file {self._path!r} was removed or replaced", path=self._path)
+            raise ConflictError(f"the lock file {self._path!r} was removed or replaced", path=self._path)
 
     def release(self) -> None:
         """Free the lock, from any thread; does nothing when it is not held."""
@@ -233,7 +233,7 @@ class RootLock:
                 ticket.locked = True
                 return
             ticket.close()
-        raise ConflictError("the lock file {self._path!r} is replaced again and again", path=self._path)
+        raise ConflictError(f"the lock file {self._path!r} is replaced again and again", path=self._path)
 
     def _try(self, ticket: _Ticket) -> bool:
         if ticket.fd < 0:

@@ -17,7 +17,7 @@ import struct
 import sys
 import time
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -419,7 +419,7 @@ class KernelFS:
         mount, boot = _unique_mount_id(fd) if _LINUX else None, self.boot_id()
         if mount is None or not boot:
             return b""
-        return hashlib.blake2b(b"%s %d" % (boot.encode(), mount), digest_size=32).digest()
+        return _session(boot, mount)
 
     def readlink(self, at: int, name: bytes) -> bytes:
         return os.readlink(name, dir_fd=at)
@@ -640,6 +640,11 @@ def _statx_mount_id(at: int, name: bytes) -> int | None:
     """statx(2): `stx_mnt_id`, `None` where the C library, the kernel (before 5.8) or a filter of calls lacks it."""
     found = _statx(at, name, 0x1000)
     return None if found is None else int(_MOUNT.unpack_from(found)[0])
+
+
+@lru_cache(64)
+def _session(boot: str, mount: int) -> bytes:
+    return hashlib.blake2b(b"%s %d" % (boot.encode(), mount), digest_size=32).digest()
 
 
 def _unique_mount_id(fd: int) -> int | None:

@@ -31,7 +31,8 @@ TAIL = b"tail"
 SPARE = b"spare"
 IGNORE = b".gitignore"
 PERMANENT = frozenset((FORMAT, LOCK, HEAD))
-LASTING = PERMANENT | {LOG, TAIL, SPARE, IGNORE}  # what may be there at rest; the last two mean nothing
+_MEANT = PERMANENT | {LOG, TAIL}
+LASTING = _MEANT | {SPARE, IGNORE}  # what may be there at rest; the last two mean nothing
 FORMAT_TEXT = b"txfiles 1 flock\n"
 FORMAT_WITH_LOG = b"txfiles 2 flock\n"  # what there is before there is a log: a txfiles that knows of none stays out
 IGNORE_TEXT = b"# a journal that git removed or took back could not be recovered\n*\n"
@@ -59,7 +60,7 @@ class Name(NamedTuple):
 
 def ours(names: Iterable[bytes]) -> set[bytes]:
     """Those of the names that mean anything; the others are files that somebody else put into the directory."""
-    return {name for name in names if parse(name).kind != "unknown" and name not in (SPARE, IGNORE)}
+    return {name for name in names if name in _MEANT or _NAME.fullmatch(name)}
 
 
 def token(tid: str, number: int) -> bytes:

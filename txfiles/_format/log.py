@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import orjson
@@ -131,6 +132,7 @@ def decode_headers(even: bytes, odd: bytes, name: str) -> Header:
     return max(found)
 
 
+@lru_cache(64)
 def _decode_header(raw: bytes, name: str) -> Header | None:
     body = raw[: _HEADER.size]
     if raw[_HEADER.size : HEADER_SIZE] != _digest(body):
