@@ -32,7 +32,7 @@ from txfiles._disk import system
 from txfiles._format import layout, log
 from txfiles._groups import threads as gatherings
 from txfiles.cli import main
-from txfiles.errors import CommitError, JournalVersionError, RecoveryError
+from txfiles.errors import CommitError, ConflictError, JournalVersionError, RecoveryError
 from txfiles.testing._faults import FaultyFS, interrupt_at
 
 
@@ -148,6 +148,26 @@ def test_what_somebody_else_has_written_is_synced_first(root: Path, store: FileS
     with system.use(fs := Calls()):
         put(store, a="3", b="4")
     assert fs.made.count("run_all") == 1
+
+
+def test_a_staged_file_that_was_changed_in_place_with_its_time_kept_is_in_no_record(
+    root: Path, store: FileStore
+) -> None:
+    """Its record would not count, nor would those behind it."""
+    put(store, a="old")
+    with pytest.raises(ConflictError, match="was staged"), store.transaction() as tx:
+        with tx.open("a", "wb") as file:
+            file.write(b"staged")
+            mine = os.dup(file.fileno())
+        try:
+            found = os.fstat(mine)
+            os.pwrite(mine, b"STAGED", 0)
+            os.utime(mine, ns=(found.st_atime_ns, found.st_mtime_ns))
+        finally:
+            os.close(mine)
+    assert (root / "a").read_bytes() == b"old"
+    put(store, b="next")
+    assert records(root) == 2
 
 
 def test_a_full_log_begins_anew(root: Path, store: FileStore) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from txfiles._disk import metadata
 from txfiles._format import layout, paths
-from txfiles._tree.tokens import digest_of_file, digest_of_link
+from txfiles._format.digest import digest_of
+from txfiles._tree.tokens import digest_of_file
 from txfiles.errors import RecoveryError
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ class Evidence:
 
     def _digest(self, at: int, name: bytes, found: Stat) -> str | None:
         if stat.S_ISLNK(found.st_mode):
-            return digest_of_link(self.fs.readlink(at, name))
+            return digest_of(self.fs.readlink(at, name))
         return digest_of_file(self.fs, at, name, found.st_size) if stat.S_ISREG(found.st_mode) else None
 
     def is_file_or_link(self, op: Operation, token: Stat) -> bool:

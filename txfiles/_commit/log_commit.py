@@ -23,6 +23,7 @@ from txfiles._commit.restore import TOOK_LONG
 from txfiles._disk.interrupts import give_way
 from txfiles._disk.system import release
 from txfiles._format import layout, log, paths
+from txfiles._format.digest import digest_of
 from txfiles._format.journal import Identity, Journal, Operation
 from txfiles._tree.tokens import is_file
 from txfiles.errors import CommitError, CommitOutcomeUnknownError, ConflictError, SettleError, TxFilesError
@@ -124,7 +125,8 @@ def _content(home: Home, tokens: Tokens, op: Operation) -> bytes | None:
     fd = home.fs.open_read(home.private_fd, name)
     try:
         content = home.fs.read_at(fd, op.new.size + 1, 0)
-        return content if len(content) == op.new.size and is_file(home.fs.fstat(fd), op.new) else None
+        is_whole = len(content) == op.new.size and is_file(home.fs.fstat(fd), op.new)
+        return content if is_whole and digest_of(content) == op.digest else None
     finally:
         release(home.fs, fd)
 

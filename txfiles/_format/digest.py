@@ -22,6 +22,13 @@ WHOLE = 1 << 20
 BLOCK = 1 << 20
 
 
+def digest_of(data: bytes) -> str:
+    """64 hex digits, of all of it."""
+    digest = Digest()
+    digest.update(data)
+    return digest.hexdigest()
+
+
 class Digest:
     """The digest of all that was given to `update`, in whatever pieces."""
 

@@ -6,9 +6,10 @@
     73728    files known to be durable then
     139264   records, one behind the other      each in whole blocks of 4096 bytes: no two share a block
 
-A record is a journal and the contents of the files that it writes. Each carries the digest of the one before, the first
-that of the header: so a record counts if and only if it is whole and follows what it was written behind, and what is
-left of an earlier generation never does. Digests have the log's own key: no content of a file looks like a record.
+A record is a journal and the contents of the files that it writes, whose digests are in the journal. Its own digest is
+that of all before the contents, and each carries that of the one before, the first that of the header: so a record
+counts if and only if it is whole and follows what it was written behind, and what is left of an earlier generation
+never does. Digests of records have the log's own key: no content of a file looks like one.
 Sequence numbers have no gap, but before the first one: in between there may have been other commits.
 
 The tail is a file of its own that is never synced: where the log ends and what was being done, for those who share the
@@ -26,13 +27,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import orjson
 
 from txfiles._format import journal as codec
+from txfiles._format.digest import digest_of as digest_of_content
 from txfiles._format.journal import Identity
 from txfiles.errors import JournalCorruptError, JournalVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from txfiles._format.journal import Journal
+    from txfiles._format.journal import Journal, Operation
 
 SIZE = 4 << 20
 BLOCK = 4096
@@ -151,13 +153,15 @@ def _decode_header(raw: bytes, name: str) -> Header | None:
 def encode_record(header: Header, chain: bytes, journal: Journal, time: int, contents: Sequence[bytes]) -> bytes:
     """In whole blocks. `chain` is the digest of the record before, or the header's. Raises `OSError` as `encode` does.
 
-    REQUIRES: `holds(journal)`; `contents` are those of its writes, in their order.
+    REQUIRES: `holds(journal)`; `contents` are those of its writes, in their order, and have the digests that it says.
     """
-    assert [len(content) for content in contents] == _sizes(journal)
-    body, payload = codec.encode(journal), b"".join(contents)
-    fields = header.generation, journal.seq, time, len(body), len(payload), chain
-    raw = b"".join((_RECORD.pack(_RECORD_MAGIC, VERSION, *fields), body, payload))
-    return (raw + _digest(raw, header.key)).ljust(_blocks(len(raw) + _DIGEST), b"\0")
+    sizes = [len(content) for content in contents]
+    assert sizes == [op.new.size for op in _writes(journal) if op.new is not None]
+    body, payload_size = codec.encode(journal), sum(sizes)
+    fields = header.generation, journal.seq, time, len(body), payload_size, chain
+    head = _RECORD.pack(_RECORD_MAGIC, VERSION, *fields) + body
+    size = len(head) + payload_size + _DIGEST
+    return b"".join((head, *contents, _digest(head, header.key), bytes(_blocks(size) - size)))
 
 
 def digest_of(record: bytes) -> bytes:
@@ -184,7 +188,8 @@ def decode_records(raw: bytes, header: Header, name: str) -> list[Record]:
     found = decode_behind(raw[FIRST:], header, place(header, ()), name)
     last = place(header, found)
     for behind in range(last.end, len(raw), BLOCK):
-        if _is_whole(raw, behind, header) and _seq(raw, behind) > last.seq:
+        record = _decode_record(raw, behind, header, name)
+        if record is not None and record.seq > last.seq:
             raise JournalCorruptError(f"the log {name} is damaged at byte {last.end}", path=name)
     return found
 
@@ -214,32 +219,27 @@ def is_record(raw: bytes, header: Header) -> bool:
 
 
 def _decode_record(raw: bytes, at: int, header: Header, name: str) -> Record | None:
-    if not _is_whole(raw, at, header):
+    if not is_record(raw[at : at + _RECORD.size], header):
         return None
     _, version, _, seq, time, body_size, payload_size, _ = _RECORD.unpack_from(raw, at)
+    start = at + _RECORD.size + body_size
+    behind = start + payload_size
+    if raw[behind : behind + _DIGEST] != _digest(memoryview(raw)[at:start], header.key):
+        return None
     if version != VERSION:
         message = f"the log {name} has a record of version {version}, which this txfiles does not know"
         raise JournalVersionError(message, path=name)
-    start = at + _RECORD.size
-    journal = codec.decode(raw[start : start + body_size], name)
-    start += body_size
-    if journal.seq != seq or not holds(journal) or sum(sizes := _sizes(journal)) != payload_size:
+    journal = codec.decode(raw[start - body_size : start], name)
+    sizes = [(op.new.size, op.digest) for op in _writes(journal) if op.new is not None]
+    if journal.seq != seq or not holds(journal) or sum(size for size, _ in sizes) != payload_size:
         raise JournalCorruptError(f"the log {name} has a record that no transaction writes, at byte {at}", path=name)
     contents = []
-    for size in sizes:
+    for size, digest in sizes:
         contents.append(raw[start : start + size])
         start += size
+        if digest_of_content(contents[-1]) != digest:
+            return None
     return Record(seq, time, journal, tuple(contents), raw[start : start + _DIGEST], at + _blocks(start + _DIGEST - at))
-
-
-def _is_whole(raw: bytes, at: int, header: Header) -> bool:
-    if not raw.startswith(_RECORD_MAGIC, at) or len(raw) < at + _RECORD.size:
-        return False
-    if _generation(raw, at) != header.generation:
-        return False
-    size = _size(raw, at)
-    end = at + size - _DIGEST
-    return len(raw) >= at + size and _digest(memoryview(raw)[at:end], header.key) == raw[end : end + _DIGEST]
 
 
 def _size(raw: bytes, at: int) -> int:
@@ -251,16 +251,12 @@ def _generation(raw: bytes, at: int) -> int:
     return int(_RECORD.unpack_from(raw, at)[2])
 
 
-def _seq(raw: bytes, at: int) -> int:
-    return int(_RECORD.unpack_from(raw, at)[3])
-
-
 def _chain(raw: bytes, at: int) -> bytes:
     return bytes(_RECORD.unpack_from(raw, at)[7])
 
 
-def _sizes(journal: Journal) -> list[int]:
-    return [op.new.size for op in journal.ops if op.kind == "write" and op.new is not None]
+def _writes(journal: Journal) -> list[Operation]:
+    return [op for op in journal.ops if op.kind == "write"]
 
 
 def _blocks(size: int) -> int:

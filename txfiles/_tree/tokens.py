@@ -14,7 +14,7 @@ from txfiles._disk.interrupts import give_way
 from txfiles._disk.rounds import descriptors
 from txfiles._disk.system import NO_ROOM, release, write_all
 from txfiles._format import layout, paths
-from txfiles._format.digest import Digest
+from txfiles._format.digest import Digest, digest_of
 from txfiles._format.journal import Identity, Meta, Operation
 from txfiles._tree.borders import POSSIBLE
 from txfiles.errors import ConflictError, UnsupportedFilesystemError
@@ -149,7 +149,7 @@ class Tokens:
             meta = metadata.read(self.fs, self.at, self.name(number), found)
             if stat.S_ISLNK(found.st_mode):
                 text = self.fs.readlink(self.at, self.name(number))
-                return Token(number, identity_of(found, text), digest_of_link(text), meta)
+                return Token(number, identity_of(found, text), digest_of(text), meta)
             digest = digest_of_file(self.fs, self.at, self.name(number), found.st_size)
             return Token(number, identity_of(found), digest, meta)
 
@@ -213,7 +213,7 @@ class Tokens:
             self.fs.symlink(text, self.at, self.name(number))
             found = self.fs.stat(self.at, self.name(number))
             meta = metadata.read(self.fs, self.at, self.name(number), found)
-            return Token(number, identity_of(found, text), digest_of_link(text), meta)
+            return Token(number, identity_of(found, text), digest_of(text), meta)
 
     @contextmanager
     def _new(self) -> Iterator[int]:
@@ -442,12 +442,6 @@ def is_file(found: Stat, identity: Identity) -> bool:
     """What was found is the regular file of that identity."""
     same = (found.st_ino, found.st_size, found.st_mtime_ns, None) == identity
     return same and stat.S_ISREG(found.st_mode)
-
-
-def digest_of_link(text: bytes) -> str:
-    digest = Digest()
-    digest.update(text)
-    return digest.hexdigest()
 
 
 def digest_of_file(fs: FileSystem, at: int, name: bytes, size: int) -> str:

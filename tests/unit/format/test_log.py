@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.format.test_journal import journals
 from txfiles._format import journal as codec
 from txfiles._format import log
+from txfiles._format.digest import digest_of
 from txfiles._format.journal import Identity, Journal, Meta, Operation
 from txfiles._format.log import BLOCK, FIRST, Header, Record, Tail
 from txfiles.errors import JournalCorruptError, JournalVersionError
@@ -23,7 +24,7 @@ META = Meta(0o644, 0, 0)
 
 def journal(seq: int, *contents: bytes) -> Journal:
     ops = [
-        Operation(number, "write", b"f%d" % number, None, Identity(5, len(content), 9), "0" * 64, META)
+        Operation(number, "write", b"f%d" % number, None, Identity(5, len(content), 9), digest_of(content), META)
         for number, content in enumerate(contents)
     ]
     ops.append(Operation(len(ops), "delete", b"gone", Identity(3, 4, 5)))
@@ -188,8 +189,7 @@ def test_a_record_counts_behind_the_one_that_it_was_written_behind_only() -> Non
 def _sealed(generation: int, seq: int, body: bytes, payload: bytes, version: int = log.VERSION) -> bytes:
     """A record with a right digest, whatever is in it."""
     head = struct.pack(">8sIQQQQQ32s", b"txf rec\0", version, generation, seq, 1, len(body), len(payload), HEADER.chain)
-    raw = head + body + payload
-    return bytes(FIRST) + raw + log._digest(raw, HEADER.key)
+    return bytes(FIRST) + head + body + payload + log._digest(head + body, HEADER.key)
 
 
 @pytest.mark.parametrize(
