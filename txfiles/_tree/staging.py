@@ -167,8 +167,9 @@ class Staging(View[Token]):
         resolved, node = self.find(path)
         if node is None:
             return Place(resolved, None, None)
-        must_be_file(resolved, node)
-        parent, _ = paths.split(resolved)
+        if node.kind != "file":
+            must_be_file(resolved, node)
+        parent, _, _ = resolved.rpartition(b"/")
         if parent and self.is_directory_on_disk(parent):
             self.tree.require_inside(parent)
         if node.stat is None:

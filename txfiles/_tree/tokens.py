@@ -166,6 +166,8 @@ class Tokens:
         self.hard_link(tree, op.path, name)
         found = self.fs.stat(self.at, name)
         assert op.old is not None
+        if is_file(found, op.old):
+            return op.old
         if found.st_ino != op.old.ino and (now := tree.stat(op.path)) is not None and now.st_ino == op.old.ino:
             shown = paths.decode(op.path)
             message = f"the file system shows two names of the file {shown!r} with two inode numbers"

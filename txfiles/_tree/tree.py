@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _OPEN_AT_MOST = 16
 _LINKS_AT_MOST = 40  # as in path_resolution(7)
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "link"}
 
 
 class Node(NamedTuple):
@@ -237,12 +238,7 @@ class Tree:
 
 
 def kind_of(found: Stat) -> str:
-    mode = found.st_mode
-    if stat.S_ISREG(mode):
-        return "file"
-    if stat.S_ISDIR(mode):
-        return "dir"
-    return "link" if stat.S_ISLNK(mode) else "special"
+    return _KINDS.get(found.st_mode & 0o170000, "special")
 
 
 def resolve(

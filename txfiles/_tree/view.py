@@ -89,7 +89,7 @@ class View(Generic[C]):
 
     def lay(self, path: bytes, entry: C | Directory | Absent | None) -> None:
         """Lay an entry over a path, or with `None` take it away."""
-        parent, name = paths.split(path)
+        parent, _, name = path.rpartition(b"/")
         if entry is None:
             self.entries.pop(path, None)
             self._children.get(parent, set()).discard(name)
@@ -141,7 +141,7 @@ class View(Generic[C]):
         """What a path is in this view. REQUIRES: its parent is a directory of this view, or absent."""
         entry = self.entries.get(path)
         if entry is None:
-            return self.tree.look(path) if self.on_disk(path) else None
+            return self.tree.look(path) if b"/" not in path or self.on_disk(path) else None
         if isinstance(entry, Absent):
             return None
         if isinstance(entry, Directory):
