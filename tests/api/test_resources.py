@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.inject import Fault, traced
 from tests.support.procs import run_python
-from txfiles import FileTransaction
+from txfiles import Durability, FileTransaction
 from txfiles._disk import fsyncs, system
 
 _INTERRUPTED = """
@@ -81,6 +81,16 @@ def test_one_that_was_closed_closes_nothing_else(root: Path) -> None:
     del fd
     os.fstat(again)
     os.close(again)
+
+
+@pytest.mark.parametrize("durability", ["process", "journal"])
+def test_no_descriptor_waits_for_a_sync_that_does_not_come(root: Path, durability: Durability) -> None:
+    with FileTransaction(root, durability=durability) as tx:
+        tx.write("0", b"")
+        before = os.listdir("/proc/self/fd")
+        for number in range(1, 20):
+            tx.write(str(number), b"some")
+        assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_a_forked_child_closes_nothing_by_itself(root: Path) -> None:

@@ -180,18 +180,18 @@ class Head:
         return self.durable and not self.is_copy
 
 
-_newest: tuple[bytes, Head] | None = None  # what was encoded or decoded last: most often the next HEAD to be read
+_newest: tuple[bytes, Head | dict[str, Any]] | None = None  # encoded or decoded last: most often the next HEAD
 _REMEMBERED = 1 << 16  # bytes of one
 
 
 def decode_head(raw: bytes) -> Head | None:
     """The HEAD of a root; `None` where a power loss left that of a process transaction unreadable."""
     global _newest
-    known = _newest
-    if known is not None and known[0] == raw:
-        return known[1]
+    known = _newest[1] if _newest is not None and _newest[0] == raw else None
+    if isinstance(known, Head):
+        return known
     try:
-        head = Head(orjson.loads(_body(raw, "HEAD")[2]))
+        head = Head(orjson.loads(_body(raw, "HEAD")[2]) if known is None else known)
     except (JournalCorruptError, ValueError, KeyError, TypeError):
         return None
     if len(raw) <= _REMEMBERED:
@@ -229,7 +229,7 @@ def encode(journal: Journal) -> bytes:
     if len(raw) > MAX_SIZE - _FOR_NOTES:  # or the next transaction could not read it
         raise OSError(errno.EFBIG, f"a journal of {len(raw)} bytes is too large")
     if len(raw) <= _REMEMBERED:
-        _newest = raw, Head(fields)
+        _newest = raw, fields
     return raw
 
 

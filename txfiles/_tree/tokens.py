@@ -302,8 +302,11 @@ class Tokens:
         """Take over the descriptor that wrote the journal."""
         self._open[JOURNAL] = fd
 
-    def keep(self, number: int, fd: int, mode: int) -> None:
+    def keep(self, number: int, fd: int, mode: int, size: int) -> None:
         """Take over the descriptor that wrote a token: kept for the sync round, or closed where another can be had."""
+        if (not self.durable or size <= self.inline) and mode & stat.S_IRUSR:  # most often there is no such round
+            self.fs.close(fd)
+            return
         kept = len(self._open)
         self._open[number] = fd
         if kept < _KEEP_OPEN[0] or kept < min(_KEEP_OPEN[1], descriptors() // 16):
@@ -413,7 +416,7 @@ class Writer:
             if self._appended and self.size <= self._tokens.inline:
                 self._tokens.keep_content(self.number, b"".join(self._parts))
             fd, self._fd = self._fd, -1
-            self._tokens.keep(self.number, fd, meta.mode)
+            self._tokens.keep(self.number, fd, meta.mode, found.st_size)
             self._finished = True
         except OSError as error:
             paths.give_name(error, self._path)
