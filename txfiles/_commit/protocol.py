@@ -180,7 +180,7 @@ def _write_intent(
             two_phase=two_phase,
             exits=exits,
         )
-        raw = codec.encode(journal)
+        raw = codec.encode_for_head(journal)
 
         def write() -> None:
             try:

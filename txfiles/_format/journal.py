@@ -180,18 +180,18 @@ class Head:
         return self.durable and not self.is_copy
 
 
-_newest: tuple[bytes, Head | dict[str, Any]] | None = None  # encoded or decoded last: most often the next HEAD
+_newest: tuple[bytes, Head] | None = None  # what was encoded or decoded last: most often the next HEAD to be read
 _REMEMBERED = 1 << 16  # bytes of one
 
 
 def decode_head(raw: bytes) -> Head | None:
     """The HEAD of a root; `None` where a power loss left that of a process transaction unreadable."""
     global _newest
-    known = _newest[1] if _newest is not None and _newest[0] == raw else None
-    if isinstance(known, Head):
-        return known
+    known = _newest
+    if known is not None and known[0] == raw:
+        return known[1]
     try:
-        head = Head(orjson.loads(_body(raw, "HEAD")[2]) if known is None else known)
+        head = Head(orjson.loads(_body(raw, "HEAD")[2]))
     except (JournalCorruptError, ValueError, KeyError, TypeError):
         return None
     if len(raw) <= _REMEMBERED:
@@ -204,9 +204,21 @@ def taint(boot: str) -> bytes:
     return b"sync failed %s\n" % (boot or NO_BOOT_ID).encode()
 
 
+def encode_for_head(journal: Journal) -> bytes:
+    """`encode`, and remember what will be read as HEAD."""
+    global _newest
+    raw, fields = _encode(journal)
+    if len(raw) <= _REMEMBERED:
+        _newest = raw, Head(fields)
+    return raw
+
+
 def encode(journal: Journal) -> bytes:
     """Raises `OSError` for what no journal can hold."""
-    global _newest
+    return _encode(journal)[0]
+
+
+def _encode(journal: Journal) -> tuple[bytes, dict[str, Any]]:
     fields = {
         "id": journal.tid,
         "seq": journal.seq,
@@ -228,9 +240,7 @@ def encode(journal: Journal) -> bytes:
     raw = b"txfiles journal %d %d %s\n%s" % (version, len(body), _checksum(body), body)
     if len(raw) > MAX_SIZE - _FOR_NOTES:  # or the next transaction could not read it
         raise OSError(errno.EFBIG, f"a journal of {len(raw)} bytes is too large")
-    if len(raw) <= _REMEMBERED:
-        _newest = raw, fields
-    return raw
+    return raw, fields
 
 
 def _beyond_64_bits(journal: Journal) -> OSError:
@@ -299,31 +309,31 @@ def unescape(text: Any) -> bytes:
 
 
 def _encode_op(op: Operation) -> dict[str, Any]:
-    name = op.path if op.via is None else op.via
-    out: dict[str, Any] = {"k": op.number, "kind": op.kind, "path": escape(name)}
-    if op.via is not None:
-        out["to"] = _absolute(op.path)
-    if op.old is not None:
-        out["old"] = _encode_identity(op.old)
-    if op.new is not None:
-        out["new"] = _encode_identity(op.new)
-    if op.digest is not None:
-        out["digest"] = op.digest
-    if op.meta is not None:
-        out["meta"] = _encode_meta(op.meta)
-    if op.was is not None:
-        out["was"] = _encode_meta(op.was)
+    number, kind, path, old, new, digest, meta, was, via = op
+    out: dict[str, Any] = {"k": number, "kind": kind, "path": escape(path if via is None else via)}
+    if via is not None:
+        out["to"] = _absolute(path)
+    if old is not None:
+        out["old"] = _encode_identity(old)
+    if new is not None:
+        out["new"] = _encode_identity(new)
+    if digest is not None:
+        out["digest"] = digest
+    if meta is not None:
+        out["meta"] = _encode_meta(meta)
+    if was is not None:
+        out["was"] = _encode_meta(was)
     return out
 
 
 def _encode_meta(meta: Meta) -> list[Any]:
-    attributes = [[escape(paths.encode(k)), v.hex()] for k, v in meta.xattrs] if meta.xattrs else []
-    return [meta.mode, meta.uid, meta.gid, attributes]
+    mode, uid, gid, xattrs = meta
+    return [mode, uid, gid, [[escape(paths.encode(k)), v.hex()] for k, v in xattrs] if xattrs else []]
 
 
 def _encode_identity(identity: Identity) -> list[Any]:
-    head: list[Any] = [identity.ino, identity.size, identity.mtime_ns]
-    return head if identity.link is None else [*head, escape(identity.link)]
+    ino, size, mtime_ns, link = identity
+    return [ino, size, mtime_ns] if link is None else [ino, size, mtime_ns, escape(link)]
 
 
 def _absolute(path: bytes) -> str:
