@@ -425,8 +425,9 @@ def finds(found_by: str, mutant: Mutant) -> str:
 def scenarios() -> dict[str, Scenario]:
     """Every scenario of the engine, by name."""
     from tests.crash import mutant_cases, mutant_scenarios, steps_of_log, test_simfs_engine, test_two_phase
+    from tests.crash import test_new_directory_acl as acl
 
-    log = steps_of_log.SCENARIOS
+    log = {**steps_of_log.SCENARIOS, **acl.SCENARIOS}
     groups = mutant_cases.CASES, mutant_scenarios.EXTRA, test_two_phase.SCENARIOS, test_simfs_engine.SCENARIOS, log
     return {name: scenario for group in groups for name, scenario in group.items()}
 

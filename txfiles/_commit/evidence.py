@@ -99,6 +99,22 @@ class Evidence:
             return True
         return False
 
+    def is_begun(self, op: Operation, target: Stat) -> bool:
+        """A directory of the journal that was cut off before it had its metadata, or before that was durable.
+
+        The mode tells, also the one that an ACL has set. The last mode does not tell that a new one has its attributes,
+        too: a power loss can keep the one change and lose the other.
+        """
+        assert op.meta is not None
+        mode, wanted = target.st_mode & 0o1777, op.meta.mode & 0o1777
+        if mode == (0o700 if self.journal.version == 1 else UNFINISHED):
+            return True
+        if (target.st_uid, target.st_gid) != (op.meta.uid, op.meta.gid) or self.fs.ids()[0] not in (0, target.st_uid):
+            return False
+        if mode != wanted:
+            return bool(op.meta.xattrs) and mode == wanted | 0o1000
+        return op.kind == "mkdir" and not metadata.matches(self.fs, *self.home.tree.at(op.path), target, op.meta)
+
     def _private(self, name: bytes) -> Stat | None:
         try:
             return self.fs.stat(self.home.private_fd, name)

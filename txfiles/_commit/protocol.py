@@ -760,8 +760,8 @@ def _make_directory(home: Home, op: Operation, finish: Callable[[Home, Operation
 def _finish_if_begun(
     home: Home, evidence: Evidence, op: Operation, target: Stat, finish: Callable[[Home, Operation], None]
 ) -> None:
-    """Finish what was cut off between mkdir and chmod; somebody else's has another mode, or something else in it."""
-    if target.st_mode & 0o1777 != (0o700 if evidence.journal.version == 1 else UNFINISHED):
+    """Finish what was cut off before it was durable; somebody else's has another mode, or something else in it."""
+    if not evidence.is_begun(op, target):
         return
     if all(evidence.has(op.kind, paths.join(op.path, name)) for name in home.fs.listdir(home.tree.open_dir(op.path))):
         finish(home, op)
