@@ -70,6 +70,7 @@ CHECKS = {  # where every condition counts: the functions of each module, all of
     "_disk.metadata": "matches",
     "_commit.home": "Home.format",
     "_format.journal": "_body Head.vouches_for_file Head.vouches",
+    "_format.log": "_decode_record",
 }
 TABLE = Path(__file__).with_name("mutants.txt")
 CAP = 32  # states of one power loss, where the table has no other number

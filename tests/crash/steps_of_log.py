@@ -401,6 +401,7 @@ SCENARIOS = {
         case("log-behind-delete", full(delete("a")), committed(write(a="2"))),
         case("log-removed", committed(write(a="1", b="2")), removed, full(write(a="3"))),
         case("log-two", committed(write(a="new a", b="new b", e="new e"))),
+        case("log-of-pages", committed(write(a="new a" * 1000, b="new b" * 1000))),
         case("log-delete", committed(both(write(a="new a"), delete("b")))),
         case("log-again", committed(write(a="new a", dir_new="1")), committed(write(a="third a", b="2"))),
         case("log-checkpoint", committed(write(a="new a", b="new b")), checkpointed, committed(write(a="third a"))),

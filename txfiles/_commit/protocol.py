@@ -225,7 +225,8 @@ def _secure(home: Home, staging: Staging, op: Operation) -> Operation:
     if op.old is None:
         return op
     old = tokens.link_old(home.tree, op)
-    return op if old is op.old else op._replace(old=old)
+    # `_replace` takes ten times as long
+    return Operation(op.number, op.kind, op.path, old, op.new, op.digest, op.meta, op.was, op.via)
 
 
 def directories(home: Home, operations: list[Operation], exits: Iterable[Exit]) -> tuple[tuple[bytes, int], ...]:

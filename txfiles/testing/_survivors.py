@@ -23,6 +23,7 @@ Choice = tuple[int, ...]
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _GARBAGE = bytes(255 - byte for byte in range(256))
+_PAGE = 4096
 _TRY_ALL = 32  # times the cap: so many choices are tried before samples have to do
 _META = ((OWNER, "owner and mode"), (XATTRS, "attributes"), (MTIME, "mtime"))
 
@@ -261,6 +262,10 @@ def contents_of(node: Node) -> list[tuple[str, bytes]]:
     half = len(part) // 2
     versions = [("zeroed", head + bytes(len(part)) + tail), ("garbage", head + part.translate(_GARBAGE) + tail)]
     versions.append(("torn", head + part[:half] + old[start + half : end].ljust(len(part) - half, b"\0") + tail))
+    page = (start + half) // _PAGE * _PAGE
+    if start < page and page + _PAGE < end:
+        lost = old[page : page + _PAGE].ljust(_PAGE, b"\0")
+        versions.append(("without a page in its middle", new[:page] + lost + new[page + _PAGE :]))
     if not tail:
         versions += [("empty", head), ("short", head + part[:half]), ("short by one", head + part[:-1])]
     others = {data: called for called, data in reversed(versions) if data not in (old, new)}
