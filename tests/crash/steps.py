@@ -66,12 +66,31 @@ def dying(change: Change, name: str, number: int, **settings: Any) -> Callable[[
         with suppress(Crash), FileTransaction("/sim", **settings) as tx:
             change(tx)
             fs.plan = at_call(name, number, die)
-        survivor = fs.survive(KILL)
-        survivor.watch = fs.watch
-        vars(fs).update(vars(survivor))
+        _killed(fs)
         fs.sync_everything()
 
     return step
+
+
+def recovery_dying(name: str, number: int) -> Callable[[SimFS], None]:
+    """A recovery that is killed before this call. What was done before has not come to the disk by itself."""
+
+    def step(fs: SimFS) -> None:
+        def die() -> None:
+            raise Crash
+
+        fs.plan = at_call(name, number, die)
+        with suppress(Crash):
+            recover("/sim")
+        _killed(fs)
+
+    return step
+
+
+def _killed(fs: SimFS) -> None:
+    survivor = fs.survive(KILL)
+    survivor.watch = fs.watch
+    vars(fs).update(vars(survivor))
 
 
 def dying_in_undo(fs: SimFS) -> None:
@@ -89,9 +108,7 @@ def dying_in_undo(fs: SimFS) -> None:
         tx.write("a", "new a")
         tx.write("b", "new b")
         fs.plan = at_call("rename", 3, fail)
-    survivor = fs.survive(KILL)
-    survivor.watch = fs.watch
-    vars(fs).update(vars(survivor))
+    _killed(fs)
 
 
 def then(*steps: Callable[[SimFS], object]) -> Callable[[SimFS], None]:
@@ -379,6 +396,16 @@ def a_link_for_a_token(fs: SimFS) -> None:
 def a_directory_among_tokens(fs: SimFS) -> None:
     name = private(fs, ".committed").replace(".committed", ".9")
     fs.mkdirs(name)
+
+
+def took_a_directory(fs: SimFS) -> None:
+    """Somebody put it in the place of the file that the first rename was to take."""
+    fs.remove("/sim/a")
+    fs.mkdirs(private(fs, ".committed").replace(".committed", ".0"))
+
+
+def directory_is_back(fs: SimFS, _: Sequence[Tree]) -> None:
+    assert fs.names("/sim/a") == set()
 
 
 def directory_is_kept(fs: SimFS) -> None:

@@ -261,6 +261,13 @@ class Evidence:
         """
         return target is None and not self.same_boot and self.old(op) is not None
 
+    def came_back(self, op: Operation) -> bool:
+        """An earlier recovery may have put that back, and have been killed before it was durable."""
+        target = self.target(op)
+        if op.kind == "delete":
+            return target is not None and stat.S_ISDIR(target.st_mode)
+        return op.kind == "write" and op.old is not None and not self.same_boot and self.old(op) is None
+
     def lost_astray(self) -> list[Operation]:
         """Files without a name that a link led to which leads elsewhere now."""
         return [op for op in self.journal.ops if self.lost_its_name(op, self.target(op)) and self.astray(op)]

@@ -293,6 +293,7 @@ def abandon(home: Home, journal: Journal, *, same_tree: bool) -> None:
         home.fs.rename(home.private_fd, evidence.old_name(op), *home.tree.at(op.path))
     lost += [op for op in journal.ops if _give_back(home, evidence, op)]
     if journal.durability == "full":
+        lost += [op for op in journal.ops if evidence.came_back(op)]
         sync_directories(home, {paths.split(op.path)[0] for op in lost})
     retire(home, journal, "intent")
 
