@@ -79,10 +79,12 @@ def _sleeps(process: Child, *, said: bool = False) -> None:
         process.expect("waiting")
     until, place = time.monotonic() + 60, Path(f"/proc/{process.pid}")
     asleep = re.compile(rf"{bell._FUTEX} 0x[0-9a-f]+ {bell._WAIT:#x} {bell._EXPECTED:#x} ")
-    while not (
-        asleep.match((place / "syscall").read_text(encoding="ascii"))
-        and ") S " in (place / "stat").read_text(encoding="ascii")  # and is not about to
-    ):
+
+    def is_in_the_call() -> bool:
+        return asleep.match((place / "syscall").read_text(encoding="ascii")) is not None
+
+    # Off its processor twice, and asleep between: first it may wait for the page, or be about to stand in the row.
+    while not (is_in_the_call() and ") S " in (place / "stat").read_text(encoding="ascii") and is_in_the_call()):
         assert time.monotonic() < until
         time.sleep(0.001)
 
