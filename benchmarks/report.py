@@ -80,7 +80,7 @@ _RATIOS = [
     ("stream", f"{512 << 20} B", "txfiles", "write+fsync", 1.15),
     ("save", "4 x 2000 B, rewritten", "process", "rename", 1.5),
     ("snapshot", "4 x 2000 B", "pinned", "open+read", 1.6),
-    ("recovery", "10000 x 100 B", "txfiles", "apply", 1.5),
+    ("recovery", "10000 x 100 B", "txfiles", "apply", 1.8),
 ]
 
 

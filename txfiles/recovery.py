@@ -198,10 +198,12 @@ def _recover(
 
 
 def _is_at_rest(home: Home) -> bool:
-    names = layout.ours(home.names())
-    if names <= layout.PERMANENT:
+    names = home.names()
+    if any(layout.unsettled(names)):
+        return False
+    if layout.LOG not in names and layout.TAIL not in names:
         return True
-    found = read_log(home) if names <= layout.LASTING else None
+    found = read_log(home)
     return found is not None and found.phase == "applied"
 
 

@@ -30,7 +30,8 @@ _ORDER: tuple[State, ...] = ("intent", "prepared", "committed", "aborting")
 class Pending:
     """A journal and its state; `journal` is `None` and `error` says why when it cannot be read.
 
-    `also` are earlier states of the same journal whose names survived (A1). `same_tree`: it is where it was written.
+    `also` are earlier states of the same journal whose names survived (A1). `same_tree`: it is where it was written,
+    and `written` when, in nanoseconds.
     """
 
     tid: str
@@ -39,6 +40,7 @@ class Pending:
     error: JournalCorruptError | None
     process: bool
     same_tree: bool
+    written: int
     also: list[State] = field(default_factory=list)
 
 
@@ -145,7 +147,7 @@ def _pending(home: Home, tid: str, present: list[State]) -> Pending:
     if raw is None:
         raise FileNotFoundError(errno.ENOENT, "went away since the listing", shown)
     found = home.fs.stat(home.private_fd, name)
-    pending = Pending(tid, state, None, None, is_process(home, name), False, also)
+    pending = Pending(tid, state, None, None, is_process(home, name), False, found.st_mtime_ns, also)
     try:
         journal = decode(raw, shown)
         if journal.tid != tid:

@@ -516,15 +516,16 @@ def apply(
     skip: frozenset[int] = NOTHING,
     force: frozenset[int] = NOTHING,
     *,
-    same_tree: bool = True,
+    evidence: Evidence | None = None,
 ) -> None:
-    """Do what is not done yet; the first time, again after an interrupt, and in recovery.
+    """Do what is not done yet; the first time, again after an interrupt, and in recovery with the evidence it has.
 
     Operations in `skip` are given up, those in `force` replace whatever is there. Directory changes have barriers
     around them: what was renamed out of a directory must be durable before the directory goes, and a directory must
     be durable before anything is renamed into it, or the file would be lost with it.
     """
-    evidence = Evidence(home, journal, same_tree=same_tree)
+    if evidence is None:
+        evidence = Evidence(home, journal, same_tree=True)
     durable = journal.durability == "full"
     by_kind = {kind: [op for op in journal.ops if op.kind == kind] for kind in ("delete", "rmdir", "mkdir", "write")}
     for op in by_kind["delete"]:

@@ -88,8 +88,7 @@ def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bo
 
 
 def _bring_to_rest(home: Home, on_conflict: OnConflict, report: RecoveryReport, *, durable: bool) -> None:
-    left = layout.ours(home.names()) - layout.LASTING
-    if left and (durable or any(_is_durable(home, name) for name in left)):
+    if any(durable or _is_durable(home, name) for name in layout.unsettled(home.names())):
         sync_private(home)  # what is seen from here on is what is durable
     found = inventory.take(home)
     check_format(home, found)
@@ -177,7 +176,7 @@ def _recover_one(
         report.waiting.append(done)
         return
     home.require_followed(journal)
-    evidence = Evidence(home, journal, same_tree=pending.same_tree)
+    evidence = Evidence(home, journal, same_tree=pending.same_tree, written=pending.written)
     for earlier in pending.also:
         home.remove(layout.journal(journal.tid, earlier))  # both names of one rename (A1)
     state = pending.state
@@ -195,7 +194,7 @@ def _recover_one(
                 raise  # an undo does not need the token that is lost
         else:
             if not (skip or force) or on_conflict != "roll-back":
-                _roll_forward(home, journal, state, skip, force, same_tree=pending.same_tree)
+                _roll_forward(home, evidence, state, skip, force)
                 report.rolled_forward.append(done)
                 return
     _roll_back(home, evidence, state, on_conflict)
@@ -267,15 +266,8 @@ def decide(home: Home, evidence: Evidence, on_conflict: OnConflict) -> tuple[fro
     return frozenset(op.number for op in stays), frozenset(op.number for op in wanted)
 
 
-def _roll_forward(
-    home: Home,
-    journal: Journal,
-    state: State,
-    skip: frozenset[int],
-    force: frozenset[int],
-    *,
-    same_tree: bool,
-) -> None:
+def _roll_forward(home: Home, evidence: Evidence, state: State, skip: frozenset[int], force: frozenset[int]) -> None:
+    journal = evidence.journal
     if state == "intent":
         names = (layout.journal(journal.tid, "intent"), layout.journal(journal.tid, "committed"))
         home.fs.rename(home.private_fd, names[0], home.private_fd, names[1])
@@ -283,7 +275,7 @@ def _roll_forward(
     above = {path for path in paths.above(op.path for op in journal.ops) if not home.tree.is_above_root(path)}
     _sync(home, journal, lambda: sync_directories(home, above))
     try:
-        apply(home, journal, skip, force, same_tree=same_tree)
+        apply(home, journal, skip, force, evidence=evidence)
     except ConflictError as error:  # somebody came between the look and the deed
         raise RecoveryConflictError(str(error), paths=error.paths) from error
     _sync(home, journal, lambda: second_round(home, journal, [False]))

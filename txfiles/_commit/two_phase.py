@@ -93,7 +93,8 @@ class _Decided(Commit):
 
     def _apply(self) -> None:
         try:
-            apply(self.home, self.journal, self._skip, self._force, same_tree=self._same_tree)
+            evidence = Evidence(self.home, self.journal, same_tree=self._same_tree)
+            apply(self.home, self.journal, self._skip, self._force, evidence=evidence)
         except (OSError, TxFilesError) as cause:
             taint(self.home, self.journal, "committed")
             message = f"the commit in {self.shown!r} was decided but not finished ({self._told(cause)})"

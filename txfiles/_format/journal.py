@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import itertools
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
@@ -26,7 +26,7 @@ from txfiles._format import layout, paths
 from txfiles.errors import JournalCorruptError, JournalVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
 VERSION = 2
 WITH_EXITS = 3
@@ -152,17 +152,26 @@ class Head:
 
     Only looked up, never followed; so it is read without the checks of a journal that is to be replayed. `ino` and
     `born` are the file that it was written to: one that was copied, with its root, vouches for nothing.
+    Where the fields come without the operations, those are read from the whole text when they are asked for.
     """
 
-    def __init__(self, body: dict[str, Any]) -> None:
+    def __init__(self, body: dict[str, Any], text: bytes = b"") -> None:
         self.tid: str = _typed(body["id"], str)
         self.seq: int = _number(body["seq"])
         self.durable: bool = body["durability"] == "full"
         self.ino: int = _number(body["ino"])
         self.born: int = _number(body.get("born", 0))
         self.is_copy = False
-        ops: list[dict[str, Any]] = _typed(body["ops"], list)
-        self._ops = {_typed(op["path"], str): op for op in ops}
+        self._text = text
+        if not text:
+            self._ops = _by_path(body["ops"])
+
+    @cached_property
+    def _ops(self) -> dict[str, dict[str, Any]]:
+        try:
+            return _by_path(orjson.loads(self._text)["ops"])
+        except (ValueError, KeyError, TypeError):
+            return {}  # it vouches for nothing
 
     @property
     def paths(self) -> list[str]:
@@ -180,6 +189,10 @@ class Head:
         return self.durable and not self.is_copy
 
 
+def _by_path(ops: Any) -> dict[str, dict[str, Any]]:
+    return {_typed(op["path"], str): op for op in _typed(ops, list)}
+
+
 _newest: tuple[bytes, Head] | None = None  # what was encoded or decoded last: most often the next HEAD to be read
 _REMEMBERED = 1 << 16  # bytes of one
 
@@ -191,12 +204,23 @@ def decode_head(raw: bytes) -> Head | None:
     if known is not None and known[0] == raw:
         return known[1]
     try:
-        head = Head(orjson.loads(_body(raw, "HEAD")[2]))
+        body = _body(raw, "HEAD")[2]
+        if len(raw) > _REMEMBERED and (head := _head_of_many(body)) is not None:
+            return head
+        head = Head(orjson.loads(body))
     except (JournalCorruptError, ValueError, KeyError, TypeError):
         return None
     if len(raw) <= _REMEMBERED:
         _newest = raw, head
     return head
+
+
+def _head_of_many(body: bytes) -> Head | None:
+    """Without its operations so far; `None` where they do not come last, as `encode` has them."""
+    try:
+        return Head(orjson.loads(body.partition(b',"ops":[')[0] + b"}"), body)
+    except (ValueError, KeyError):
+        return None
 
 
 def taint(boot: str) -> bytes:
@@ -365,7 +389,7 @@ def _decode_body(body: Any, version: int) -> Journal:
         ino=_number(body["ino"]),
         born=_number(body.get("born", 0)),
         two_phase=_typed(body["two_phase"], bool),
-        ops=tuple(_decode_op(op, version) for op in _typed(body["ops"], list)),
+        ops=tuple(_decode_op(op, version) for op in _taken_from(_typed(body["ops"], list))),
         dirs=tuple((_directory(path), _number(ino)) for path, ino in _typed(body["dirs"], list)),
         exits=tuple(map(_decode_exit, _typed(body["exits"], list))) if version >= WITH_EXITS else (),
     )
@@ -379,14 +403,25 @@ def _decode_body(body: Any, version: int) -> Journal:
     if len(named) != len(journal.dirs):
         raise ValueError("a directory is listed twice")
     for op in journal.ops:
-        one = journal.exit_of(op)
-        if op.via is not None and (one is None or op.via != one.path + op.path[len(one.to) :]):
+        if op.via is None:
+            _require_listed(op.path, named)
+        elif (one := journal.exit_of(op)) is None or op.via != one.path + op.path[len(one.to) :]:
             raise ValueError(f"no link leads from {op.via[-80:]!r} to {op.path[-80:]!r}")
-    inside = (op.path for op in journal.ops if op.via is None)
-    for path in itertools.chain(inside, filter(None, named)):
-        if paths.split(path)[0] not in named:  # so each has all that are above it
-            raise ValueError(f"the directory above {path[-80:]!r} is not listed")
+    for path in filter(None, named):
+        _require_listed(path, named)  # so each has all that are above it
     return journal
+
+
+def _taken_from(items: list[Any]) -> Iterator[Any]:
+    """Each in turn, and the list has it no longer: of many, the garbage collector need not go through both forms."""
+    items.reverse()
+    while items:
+        yield items.pop()
+
+
+def _require_listed(path: bytes, named: Collection[bytes]) -> None:
+    if path.rpartition(b"/")[0] not in named:
+        raise ValueError(f"the directory above {path[-80:]!r} is not listed")
 
 
 def _decode_op(raw: Any, version: int) -> Operation:
@@ -428,8 +463,9 @@ def _decode_meta(raw: Any) -> Meta:
         raise ValueError(f"mode {mode} is out of range")
     if _number(uid) >= _NO_ID or _number(gid) >= _NO_ID:
         raise ValueError(f"owner {uid}:{gid} is out of range")
-    pairs = ((paths.decode(unescape(k)), bytes.fromhex(_typed(v, str))) for k, v in _typed(xattrs, list))
-    return Meta(mode, uid, gid, tuple(pairs) if xattrs else ())
+    if not _typed(xattrs, list):
+        return Meta(mode, uid, gid)
+    return Meta(mode, uid, gid, tuple((paths.decode(unescape(k)), bytes.fromhex(_typed(v, str))) for k, v in xattrs))
 
 
 def _directory(raw: Any) -> bytes:

@@ -20,7 +20,7 @@ import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 PRIVATE = b".txfiles"
 FORMAT = b"format"
@@ -61,6 +61,11 @@ class Name(NamedTuple):
 def ours(names: Iterable[bytes]) -> set[bytes]:
     """Those of the names that mean anything; the others are files that somebody else put into the directory."""
     return {name for name in names if name in _MEANT or _NAME.fullmatch(name)}
+
+
+def unsettled(names: Iterable[bytes]) -> Iterator[bytes]:
+    """Those of the names that are ours and not there at rest; of many who asks most often needs the first alone."""
+    return (name for name in names if name not in LASTING and _NAME.fullmatch(name))
 
 
 def token(tid: str, number: int) -> bytes:

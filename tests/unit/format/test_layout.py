@@ -81,3 +81,10 @@ def test_anything_else_is_unknown(name: bytes) -> None:
 def test_the_private_directory_and_its_names_are_short_enough() -> None:
     assert layout.PRIVATE == b".txfiles"
     assert len(layout.old(TID, layout.MAX_NUMBER)) < 100  # eCryptfs allows 143 bytes
+
+
+@given(st.lists(st.sampled_from([b"a", T + b".1", T + b".2.old", T + b".intent", T + b".x", *sorted(layout.LASTING)])))
+def test_which_names_mean_something_and_which_are_there_at_rest(names: list[bytes]) -> None:
+    ours = {name for name in names if layout.parse(name).kind != "unknown"}
+    assert layout.ours(names) == ours - {layout.SPARE, layout.IGNORE}
+    assert set(layout.unsettled(names)) == ours - layout.LASTING
