@@ -94,6 +94,7 @@ def test_a_kill_keeps_all_of_it(memory: Path) -> None:
     ("acl", "mode", "uid", "gid"),
     [
         pytest.param(ACL, 0o1755, 0, 0, id="mode"),
+        pytest.param(ACL, 0o770, 0, 0, id="attributes"),
         pytest.param(ACL, 0o770, 1, 0, id="owner"),
         pytest.param(ACL, 0o770, 0, 1, id="group"),
         pytest.param(b"", 0o1755, 0, 0, id="no ACL"),

@@ -110,7 +110,7 @@ class Evidence:
         """A directory of the journal that was cut off before it had its metadata, or before that was durable.
 
         The mode tells, also the one that an ACL has set. The last mode does not tell that a new one has its attributes,
-        too: a power loss can keep the one change and lose the other.
+        too: a power loss can keep the one change and lose the other. In the boot that made it, it does.
         """
         assert op.meta is not None
         mode, wanted = target.st_mode & 0o1777, op.meta.mode & 0o1777
@@ -120,7 +120,9 @@ class Evidence:
             return False
         if mode != wanted:
             return bool(op.meta.xattrs) and mode == wanted | 0o1000
-        return op.kind == "mkdir" and not metadata.matches(self.fs, *self.home.tree.at(op.path), target, op.meta)
+        if self.same_boot or op.kind != "mkdir":
+            return False
+        return not metadata.matches(self.fs, *self.home.tree.at(op.path), target, op.meta)
 
     def _private(self, name: bytes) -> Stat | None:
         try:
