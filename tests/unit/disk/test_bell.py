@@ -323,7 +323,12 @@ def test_nothing_is_mapped_where_nobody_sleeps(
     """Who sleeps is seen from the moment on in which he does, and no longer; by all but himself."""
     mapped: list[object] = []
     call = bell.Bell._page
-    monkeypatch.setattr(bell.Bell, "_page", lambda self: mapped.append(self) or call(self))  # type: ignore[func-returns-value]
+
+    def page(self: bell.Bell) -> int:
+        mapped.append(self)
+        return call(self)
+
+    monkeypatch.setattr(bell.Bell, "_page", page)
     lock = _lock_of(home, private_fd)
     with closing(bell.Bell(other_fd)) as other:
         for sleeps in (False, True, False):
