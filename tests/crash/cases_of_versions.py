@@ -214,6 +214,15 @@ CASES = {
             d.entry("x", "dir", 0o700),
             shows(z="new"),
         ),
+        case(
+            "closed-directory-before-restart",
+            dying(s.new_tree, "mkdir", 1),
+            lambda fs: fs.mkdirs("/sim/x", mode=0o700),
+            d.restart,
+            recover_now,
+            d.entry("x", "dir", 0o700),
+            shows(z="new"),
+        ),
         case("undone-beside-a-removed", v.undone_beside_a_removed, shows(a="old a", b=None, e=None), d.nothing_left),
         case(
             "directories-of-an-intent",
