@@ -99,6 +99,6 @@ def test_the_calls_for_a_further_file(root: Path) -> None:
             recover(root)
         counted.append(Counter(fs.trace))
     more = counted[1] - counted[0]
-    allowed = {"stat": 3, "xattrs": 1, "rename": 1, "unlink": 1}
+    allowed = {"stat": 2, "xattrs": 1, "rename": 1, "unlink": 1}
     assert Counter({call: -(-count // 100) for call, count in more.items() if count > 5}) <= Counter(allowed)
     assert counted[1]["read_small"] == 2

@@ -49,7 +49,7 @@ class Evidence:
         self._comes = {op.path: op for op in journal.ops if op.kind in ("write", "mkdir")}
         self._over: bool | None = None
         self._written = written
-        self._seen: dict[int, int] = {}  # when the target of an operation, found untouched, was changed last: ctime
+        self._seen: dict[int, tuple[int, int]] = {}  # targets found untouched: inode number and ctime, by operation
         self._ahead: dict[int, tuple[Stat, str]] = {}  # stat and digest of tokens, by number of the operation
 
     def look_anew(self) -> None:
@@ -152,13 +152,15 @@ class Evidence:
         """The same, and nobody has changed its mode, owner or attributes either, which a write would undo."""
         if not self.is_old(op, target):
             return False
-        if self._seen.get(op.number) == target.st_ctime_ns:
-            return True  # as it was at the look before: whatever changes attributes sets this time
         if not (self.journal.version == 1 or self.has_meta(op, target, op.was or op.meta)):
             return False
         if target.st_ctime_ns < self._written:  # or a change within one tick of the clock could show the same time
-            self._seen[op.number] = target.st_ctime_ns
+            self._seen[op.number] = target.st_ino, target.st_ctime_ns
         return True
+
+    def is_as_seen(self, op: Operation, target: Stat) -> bool:
+        """A look has found the token whole and the target untouched, and it is still that: every change sets ctime."""
+        return self._seen.get(op.number) == (target.st_ino, target.st_ctime_ns)
 
     def has_meta(self, op: Operation, target: Stat, recorded: Meta | None) -> bool:
         """Mode, owner and attributes of the target are those recorded; in a copied tree they may have been lost."""

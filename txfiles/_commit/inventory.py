@@ -92,28 +92,29 @@ def undisturbed(look: Callable[[], T]) -> T:
     return look()
 
 
-def take(home: Home) -> Inventory:
-    """List the private directory and read its journals. Raises `JournalVersionError` for those of a newer txfiles.
+def take(home: Home, names: list[bytes] | None = None) -> Inventory:
+    """List the private directory, if it is not listed yet, and read its journals.
 
-    Raises `FileNotFoundError` when a journal goes away meanwhile, which only the holder of the lock can rule out.
+    Raises `JournalVersionError` for those of a newer txfiles, and `FileNotFoundError` when a journal goes away
+    meanwhile, which only the holder of the lock can rule out.
     """
-    names = home.names()
+    if names is None:
+        names = home.names()
     states: dict[str, list[State]] = {}
     loose: dict[str, list[bytes]] = {}
     unknown, foreign = [], []
     for raw in sorted(names):
-        name = layout.parse(raw)
-        if name.kind == "permanent":
+        if tid := layout.staged_by(raw):  # nearly all of them, where there are many
+            loose.setdefault(tid, []).append(raw)
             continue
+        name = layout.parse(raw)
         if name.kind == "unknown":
             foreign.append(raw)
-            continue
-        if name.kind == "token" or name.kind == "old":
-            loose.setdefault(name.tid, []).append(raw)
-        elif not is_ours(home, raw):
-            unknown.append(raw)
-        else:
-            states.setdefault(name.tid, []).append(name.kind)
+        elif name.kind in _ORDER:
+            if is_ours(home, raw):
+                states.setdefault(name.tid, []).append(name.kind)
+            else:
+                unknown.append(raw)
     for tid in loose.keys() - states.keys():  # those of a journal are examined with it
         present, loose[tid] = loose[tid], []
         for raw in present:

@@ -616,7 +616,11 @@ def _apply_directory(
 
 
 def _apply_write(home: Home, evidence: Evidence, op: Operation, skip: frozenset[int], force: frozenset[int]) -> None:
-    token, target = evidence.token(op), evidence.target(op)
+    target = evidence.target(op)
+    if target is not None and evidence.is_as_seen(op, target):
+        home.fs.rename(home.private_fd, evidence.token_name(op), *home.tree.at(op.path))
+        return
+    token = evidence.token(op)
     if token is None:
         if target is not None and evidence.is_old(op, target) and not evidence.is_new(op, target):
             raise _meddled(op)

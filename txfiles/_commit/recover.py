@@ -88,9 +88,10 @@ def recover_locked(home: Home, *, on_conflict: OnConflict = "raise", durable: bo
 
 
 def _bring_to_rest(home: Home, on_conflict: OnConflict, report: RecoveryReport, *, durable: bool) -> None:
-    if any(durable or _is_durable(home, name) for name in layout.unsettled(home.names())):
-        sync_private(home)  # what is seen from here on is what is durable
-    found = inventory.take(home)
+    names = home.names()
+    if any(durable or _is_durable(home, name) for name in layout.unsettled(names)):
+        sync_private(home)  # what is acted on from here on is what is durable
+    found = inventory.take(home, names)
     check_format(home, found)
     if found.pending:
         home.require_no_sandbox()

@@ -80,6 +80,12 @@ def journal(tid: str, state: State) -> bytes:
     return b"%s.%s" % (tid.encode(), state.encode())
 
 
+def staged_by(name: bytes) -> str:
+    """The transaction of a token or an old file; empty for every other name."""
+    match = _NAME.fullmatch(name)
+    return match[1].decode() if match is not None and match[4] is None else ""
+
+
 def parse(name: bytes) -> Name:
     if name in LASTING:
         return Name("permanent")
