@@ -94,6 +94,14 @@ def _codes(number: int) -> Sequence[int]:
     return ERRORS if DEEP else [errno.EIO if number % 2 else ERRORS[number // 2 % len(ERRORS)]]
 
 
+def _noting(made: list[str], plan: Callable[[int, str], None]) -> Callable[[int, str], None]:
+    def note(number: int, name: str) -> None:
+        made.append(name)
+        plan(number, name)
+
+    return note
+
+
 def _each_failure(
     start: Callable[[], SimFS],
     work: Callable[[SimFS], Said],
@@ -103,19 +111,27 @@ def _each_failure(
     forever: bool,
     after_call: int = 0,
 ) -> set[str]:
-    """Let each call of the work fail, those behind `after_call`; the outcomes that were stated."""
+    """Let each call of the work fail, those behind `after_call`; the outcomes that were stated.
+
+    Of errors behind which the same calls were made, and the same was said and is there, the first is enough.
+    """
     names: list[str] = []
     fs = start()
     fs.plan = lambda _, name: names.append(name)
     work(fs)
     said = set()
     for number in range(after_call + 1, len(names) + 1):
+        met: list[tuple[str, list[str], Tree]] = []
         for code in _codes(number):
             fs = start()
-            fs.plan = fail_at(number, code, forever=forever)
+            made: list[str] = []
+            fs.plan = _noting(made, fail_at(number, code, forever=forever))
             told = work(fs)
             fs.plan = None
             said.add(told.outcome)
+            if (came := (told.outcome, made, fs.tree())) in met:
+                continue
+            met.append(came)
             _holds(fs, told, before, after, f"call {number} ({names[number - 1]}) failed with {errno.errorcode[code]}")
     return said
 
