@@ -223,16 +223,12 @@ class Evidence:
     def _shows(self, recorded: Identity, found: Stat, op: Operation, *, private: bool = False) -> bool:
         """What was found, the target or with `private` the token, is the one recorded."""
         ino, size, mtime_ns, link = recorded
-        if stat.S_ISLNK(found.st_mode):
+        if link is not None:
             at, name = (self.home.private_fd, self.token_name(op)) if private else self.home.tree.at(op.path)
-            return self.fs.readlink(at, name) == link
-        if (
-            link is not None
-            or not stat.S_ISREG(found.st_mode)
-            or (found.st_size, found.st_mtime_ns) != (size, mtime_ns)
-        ):
+            return stat.S_ISLNK(found.st_mode) and self.fs.readlink(at, name) == link
+        if found.st_ino != ino and self.same_tree:
             return False
-        return found.st_ino == ino or not self.same_tree
+        return stat.S_ISREG(found.st_mode) and (found.st_size, found.st_mtime_ns) == (size, mtime_ns)
 
     def _digest(self, at: int, name: bytes, found: Stat) -> str | None:
         if stat.S_ISLNK(found.st_mode):
