@@ -10,8 +10,8 @@ What a power loss may do, as an adversary under the assumptions A1 to A4:
     D3  The removal is durable when both directories were synced after it; the addition, when its own was.
         An exchange is two changes that leave and come: it survives whole, or not at all.
     D4  A directory that does not survive takes with it everything in it, also what was renamed into it.
-    D5  What was written to a file and not synced comes back old, new, short, zeroed, torn or as garbage; what was
-        synced before and not written again is intact, and so is what was written over with the same bytes. Mode and
+    D5  What was written to a file and not synced comes back old, new, short, zeroed, torn or as garbage, of several
+        places of one file perhaps some; what was synced before and not written again is intact, and so is what was written over with the same bytes. Mode and
         owner, attributes and mtime are each old or new.
     D6  After a sync that failed, the changes that it was to make durable may be lost in spite of any later sync,
         until the same name, bytes or attributes are changed and synced again. Reading shows nothing of that.
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 
-from txfiles.testing._simnode import MTIME, OWNER, ROOT, XATTRS, Change, History, Kind, Node, Place, Saved
+from txfiles.testing._simnode import MTIME, OWNER, ROOT, XATTRS, Change, History, Kind, Node, Place, Saved, Spans
 
 _KEEP_DEAD = 64
 
@@ -172,7 +172,7 @@ class Disk:
         node = self.touch(serial, MTIME)
         old, node.data, node.mtime = node.data, node.data[:size].ljust(size, b"\0"), mtime
         self.used += size - len(old)
-        node.span = _union(node.span, (min(size, len(old)), max(size, len(old))))
+        node.spans = _with(node.spans, min(size, len(old)), max(size, len(old)))
 
     def write(self, serial: int, position: int, data: bytes, mtime: int) -> None:
         node = self.touch(serial, MTIME)
@@ -185,16 +185,15 @@ class Disk:
         node.mtime = mtime
         start = min(position, len(old))
         if old[position:end] != data:
-            node.span = _union(node.span, (start, end))
-        if node.lost_span is not None and start <= node.lost_span[0] and end >= node.lost_span[1]:
-            node.lost_span = None
+            node.spans = _with(node.spans, start, end)
+        node.lost_spans = _without(node.lost_spans, start, end)
 
     def overwrite(self, serial: int, data: bytes, mtime: int) -> None:
         """Truncate and write anew."""
         node = self.touch(serial, MTIME)
         self.used += len(data) - len(node.data)
         node.data, node.mtime = data, mtime
-        node.span, node.lost_span = (0, len(data)), None
+        node.spans, node.lost_spans = ((0, len(data)),), ()
 
     # -- what is durable ------------------------------------------------------------------------------------------
 
@@ -265,8 +264,8 @@ class Disk:
         """fsync(2) that reports an error (A4): D6."""
         node = self.own(serial)
         node.lost |= node.stale
-        if node.span is not None:
-            node.lost_span = _union(node.lost_span, node.span)
+        for start, end in node.spans:
+            node.lost_spans = _with(node.lost_spans, start, end)
         for name, history in node.pending.items():
             node.pending[name] = history._replace(doubtful=history.changes[-1].id)
 
@@ -297,8 +296,20 @@ class Disk:
         self._collect_at = 2 * len(self.nodes) + _KEEP_DEAD
 
 
-def _union(one: tuple[int, int] | None, other: tuple[int, int]) -> tuple[int, int]:
-    return other if one is None else (min(one[0], other[0]), max(one[1], other[1]))
+def _with(spans: Spans, start: int, end: int) -> Spans:
+    """The spans, in order, with another one; those that touch are one."""
+    apart = [span for span in spans if span[1] < start or span[0] > end]
+    touching = [span for span in spans if span not in apart]
+    one = min([start, *(span[0] for span in touching)]), max([end, *(span[1] for span in touching)])
+    return tuple(sorted([*apart, one]))
+
+
+def _without(spans: Spans, start: int, end: int) -> Spans:
+    """The spans but for these bytes."""
+    if not spans:
+        return ()
+    left = [part for one in spans for part in ((one[0], min(one[1], start)), (max(one[0], end), one[1]))]
+    return tuple(part for part in left if part[0] < part[1])
 
 
 def _save(node: Node, left: int = 0) -> None:
@@ -306,13 +317,12 @@ def _save(node: Node, left: int = 0) -> None:
     saved = node.saved
     assert saved is not None
     stale = node.lost | (node.stale & left)
-    node.stale, node.span = stale, node.lost_span
-    if not stale and node.span is None:
+    node.stale, node.spans = stale, node.lost_spans
+    if not stale and not node.spans:
         node.saved = None
         return
     data = node.data
-    if node.span is not None:
-        start, end = node.span
+    for start, end in node.spans:
         data = data[:start] + saved.data[start:end].ljust(end - start, b"\0") + data[end:]
     node.saved = Saved(
         data,

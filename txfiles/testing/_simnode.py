@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 Kind = Literal["file", "dir", "link"]
 Place = tuple[int, bytes]  # serial of a directory, name
+Spans = tuple[tuple[int, int], ...]  # bytes of a file, each from one to before another; none touches the next
 
 ROOT = 1  # the serial of the root directory; 0 stands for "no entry"
 OWNER, XATTRS, MTIME = 1, 2, 4  # what of an inode may be old or new; OWNER is mode, uid and gid
@@ -71,9 +72,9 @@ class Node:
         self.pending: dict[bytes, History] = {}
         self.saved: Saved | None = None
         self.stale = 0  # OWNER | XATTRS | MTIME: differ from `saved`
-        self.span: tuple[int, int] | None = None  # the bytes written since they were last durable
+        self.spans: Spans = ()  # the bytes written since they were last durable
         self.lost = 0  # the same two, but beyond the help of a sync (D6)
-        self.lost_span: tuple[int, int] | None = None
+        self.lost_spans: Spans = ()
 
     def copy(self) -> Node:
         new: Node = object.__new__(Node)
@@ -88,7 +89,7 @@ class Node:
         new = self.copy()
         new.nlink, new.parent, new.gone = nlink, parent, False
         new.pending.clear()
-        new.saved, new.stale, new.span, new.lost, new.lost_span = None, 0, None, 0, None
+        new.saved, new.stale, new.spans, new.lost, new.lost_spans = None, 0, (), 0, ()
         return new
 
     @property
@@ -114,6 +115,6 @@ class Node:
                 seen += [self.mtime, self.data]
             if self.saved is not None:
                 data, owner, xattrs, mtime = self.saved
-                seen += [data, owner, tuple(xattrs.items()), mtime, self.stale, self.span, self.lost, self.lost_span]
+                seen += [data, owner, tuple(xattrs.items()), mtime, self.stale, self.spans, self.lost, self.lost_spans]
             self.printed = hash(tuple(seen))
         return self.printed

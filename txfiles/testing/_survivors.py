@@ -17,7 +17,7 @@ from txfiles.testing._simdisk import Disk
 from txfiles.testing._simnode import MTIME, OWNER, ROOT, XATTRS, Node, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 Choice = tuple[int, ...]
 
@@ -254,20 +254,39 @@ class Survivors:
 
 def contents_of(node: Node) -> list[tuple[str, bytes]]:
     """The versions of its content that may come back, with what they are called; the last is what can be read."""
-    if node.saved is None or node.span is None:
+    if node.saved is None or not node.spans:
         return [("new", node.data)]
     old, new = node.saved.data, node.data
-    start, end = node.span[0], min(node.span[1], len(new))
-    head, part, tail = new[:start], new[start:end], new[end:]
-    half = len(part) // 2
-    versions = [("zeroed", head + bytes(len(part)) + tail), ("garbage", head + part.translate(_GARBAGE) + tail)]
-    versions.append(("torn", head + part[:half] + old[start + half : end].ljust(len(part) - half, b"\0") + tail))
+    spans = [(min(start, len(new)), min(end, len(new))) for start, end in node.spans]
+    after = [new[start:end] for start, end in spans]
+    before = [old[start:end].ljust(end - start, b"\0") for start, end in spans]
+
+    def put(parts: Sequence[bytes]) -> bytes:
+        out, at = [], 0
+        for (start, end), part in zip(spans, parts, strict=True):
+            out += [new[at:start], part]
+            at = end
+        return b"".join([*out, new[at:]])
+
+    halves = [len(part) // 2 for part in after]
+    torn = [one[:half] + other[half:] for one, other, half in zip(after, before, halves, strict=True)]
+    versions = [
+        ("zeroed", put([bytes(len(part)) for part in after])),
+        ("garbage", put([part.translate(_GARBAGE) for part in after])),
+        ("torn", put(torn)),
+    ]
+    for count in range(1, len(spans)):
+        versions.append(("new up to a place", put(after[:count] + before[count:])))
+        versions.append(("new behind a place", put(before[:count] + after[count:])))
+    (start, end), half = max(zip(spans, halves, strict=True), key=lambda one: one[1])
     page = (start + half) // _PAGE * _PAGE
     if start < page and page + _PAGE < end:
         lost = old[page : page + _PAGE].ljust(_PAGE, b"\0")
         versions.append(("without a page in its middle", new[:page] + lost + new[page + _PAGE :]))
-    if not tail:
-        versions += [("empty", head), ("short", head + part[:half]), ("short by one", head + part[:-1])]
+    if spans[-1][1] == len(new):
+        *first, last = after
+        shorter = (("empty", b""), ("short", last[: halves[-1]]), ("short by one", last[:-1]))
+        versions += [(called, put([*first, part])) for called, part in shorter]
     others = {data: called for called, data in reversed(versions) if data not in (old, new)}
     return [("old", old), *((called, data) for data, called in others.items()), ("new", new)]
 

@@ -330,6 +330,27 @@ def test_bytes_in_the_middle_are_lost_alone(fs: SimFS) -> None:
     assert {content[4:8] for content in found} >= {b"bbbb", b"BBBB", bytes(4), b"BBbb"}
 
 
+def test_bytes_at_two_places_are_lost_and_kept_alone_and_what_is_between_is_intact(fs: SimFS) -> None:
+    fd = fs.create(opened(fs, b"/sim"), b"a")
+    fs.write(fd, b"aaaabbbbccccdddd")
+    fs.sync_file(fd)
+    sync_dir(fs, b"/sim")
+    for at in (8, 0):
+        fs.write_at(fd, b"NEW!", at)
+    found = {state["a"] for state in survivors(fs)}
+    assert {content[4:8] + content[12:] for content in found} == {b"bbbbdddd"}
+    pairs = {(content[:4], content[8:12]) for content in found}
+    assert pairs >= {
+        (b"aaaa", b"cccc"),
+        (b"NEW!", b"cccc"),
+        (b"aaaa", b"NEW!"),
+        (b"NEW!", b"NEW!"),
+        (bytes(4), bytes(4)),
+    }
+    fs.sync_file(fd)
+    assert survivors(fs) == [{"a": b"NEW!bbbbNEW!dddd"}]
+
+
 def test_metadata_is_old_or_new_each_for_itself(fs: SimFS) -> None:
     fs.put("/sim/a", "x", mode=0o600)
     fd = fs.open_read(opened(fs, b"/sim"), b"a")
@@ -388,6 +409,19 @@ def test_what_is_written_after_a_failed_sync_can_be_synced(fs: SimFS) -> None:
     found = {state["a"] for state in survivors(fs)}
     assert all(content.startswith(b"old!") and content.endswith(b"kept") for content in found)
     assert {content[4:8] for content in found} >= {b"lost", bytes(4)}
+
+
+@pytest.mark.parametrize(("at", "rest"), [(0, slice(4, 8)), (4, slice(0, 4))])
+def test_a_part_that_is_written_again_after_a_failed_sync_can_be_synced(fs: SimFS, at: int, rest: slice) -> None:
+    fs.put("/sim/a", "old!old!")
+    fs.put("/sim/a", "new!new!", synced=False)
+    failing(fs, sync_file, b"/sim/a")
+    fd = fs.open_write(opened(fs, b"/sim"), b"a")
+    fs.write_at(fd, b"new!", at)
+    fs.sync_file(fd)
+    found = {state["a"] for state in survivors(fs)}
+    assert all(content[at : at + 4] == b"new!" for content in found)
+    assert {content[rest] for content in found} >= {b"old!", b"new!", bytes(4)}
 
 
 def test_metadata_of_a_failed_sync_stays_in_doubt(fs: SimFS) -> None:
