@@ -11,8 +11,8 @@ What a power loss may do, as an adversary under the assumptions A1 to A4:
         An exchange is two changes that leave and come: it survives whole, or not at all.
     D4  A directory that does not survive takes with it everything in it, also what was renamed into it.
     D5  What was written to a file and not synced comes back old, new, short, zeroed, torn or as garbage, of several
-        places of one file perhaps some; what was synced before and not written again is intact, and so is what was written over with the same bytes. Mode and
-        owner, attributes and mtime are each old or new.
+        places of one file perhaps some; what was synced before and not written again is intact, and so is what was
+        written over with the same bytes. Mode and owner, attributes and mtime are each old or new.
     D6  After a sync that failed, the changes that it was to make durable may be lost in spite of any later sync,
         until the same name, bytes or attributes are changed and synced again. Reading shows nothing of that.
 """
