@@ -31,6 +31,7 @@ ONE_CRASH = re.compile(
     "failed-sync"  # killed between a failed sync and its note: only that process was told (A4)
     # these take a state that is the only one allowed for that of a commit that returned: so is that of one not begun
     "|fresh-root|new-root|half-made-root|copied-root|overwritten-since-head|directory-again|over-process|after-process"
+    "|links-out-unsynced"
 )
 
 
