@@ -14,6 +14,7 @@ import pytest
 
 from tests.crash.steps import at_call
 from tests.support.boundary import tree
+from tests.support.mounts import run
 from txfiles import FileStore, FileTransaction, recover, status
 from txfiles._disk import system
 from txfiles._format import log
@@ -270,6 +271,20 @@ def test_no_content_is_in_the_log_that_who_reads_it_may_not_read(
         tx.write("a", "not for everybody", mode=mode)
     assert (root / "a").read_text(encoding="utf-8") == "not for everybody"
     assert (b"not for everybody" in (root / ".txfiles" / "log").read_bytes()) == held
+
+
+@pytest.mark.needs("root", "setfacl")
+def test_nor_what_an_acl_closes_to_some_of_the_group(root: Path) -> None:
+    root.chmod(0o775)
+    (root / "a").write_text("old", encoding="utf-8")
+    (root / "a").chmod(0o640)
+    run("setfacl", "-m", "user:1000:---", root / "a")
+    store = FileStore(root, durability="journal")
+    with store.transaction() as tx:
+        tx.write("a", "not for everybody")
+        tx.write("b", "for the group", mode=0o640)
+    assert (root / "a").read_text(encoding="utf-8") == "not for everybody"
+    assert b"not for everybody" not in (root / ".txfiles" / "log").read_bytes()
 
 
 @pytest.mark.parametrize("cut_off", [False, True])

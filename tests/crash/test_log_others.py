@@ -14,9 +14,9 @@ import pytest
 from tests.api.test_journal_level import Calls, records
 from tests.crash.test_kill import _in_child as in_child
 from tests.support.disks import Restarted
-from txfiles import FileStore, FileTransaction, recover
+from txfiles import FileStore, FileTransaction, OnConflict, recover
 from txfiles._disk import system
-from txfiles.errors import SettleError
+from txfiles.errors import RecoveryConflictError, SettleError
 
 HOUR = 3_600_000_000_000
 
@@ -126,6 +126,35 @@ def test_a_new_file_that_is_not_there_comes_back(old: Path) -> None:
     (old / "theirs").touch()
     restarted(old)
     assert text(old / "new") == "new"
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_what_was_in_a_directory_that_they_removed_stays_away(old: Path, is_file: bool) -> None:
+    (old / "d" / "deep").mkdir(parents=True)
+    commit(old, **{"d/f": "in it", "d/deep/g": "below"})
+    shutil.rmtree(old / "d")
+    if is_file:
+        (old / "d").write_text("theirs", encoding="utf-8")
+    restarted(old)
+    assert (old / "d").is_file() == (old / "d").exists() == is_file
+    assert text(old / "new") == "new"
+
+
+@pytest.mark.parametrize("deed", [edits, makes_again])
+@pytest.mark.parametrize("decision", ["keep-theirs", "roll-forward"])
+def test_what_they_did_since_the_restart_is_for_somebody_to_decide(
+    old: Path, deed: Callable[[Path], Callable[[], bool]], decision: OnConflict
+) -> None:
+    is_there = deed(old)
+    with system.use(Restarted()):
+        with pytest.raises(RecoveryConflictError):
+            recover(old)
+        assert is_there()
+        recover(old, on_conflict=decision)
+    if decision == "keep-theirs":
+        assert is_there()
+    else:
+        assert (text(old / "a"), (old / "c").exists()) == ("newer", False)
 
 
 def test_in_a_copy_everything_was_changed_when_it_was_copied(old: Path) -> None:
