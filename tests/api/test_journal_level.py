@@ -194,6 +194,10 @@ def makes_a_link(tx: FileTransaction) -> None:
     tx.symlink("a", "link")
 
 
+def removes_a_link(tx: FileTransaction) -> None:
+    tx.delete("old-link")
+
+
 def writes_much(tx: FileTransaction) -> None:
     tx.write("a", "x" * (log.INLINE + 1))
 
@@ -203,7 +207,7 @@ def writes_many(tx: FileTransaction) -> None:
         tx.write(f"f{number}", "x" * log.INLINE)
 
 
-OTHERS = [makes_a_directory, removes_a_directory, makes_a_link, writes_much, writes_many]
+OTHERS = [makes_a_directory, removes_a_directory, makes_a_link, removes_a_link, writes_much, writes_many]
 
 
 @pytest.mark.parametrize("what", OTHERS)
@@ -211,6 +215,7 @@ def test_what_the_log_cannot_hold_goes_by_full_behind_a_checkpoint(
     root: Path, store: FileStore, what: Callable[[FileTransaction], None]
 ) -> None:
     (root / "empty").mkdir()
+    (root / "old-link").symlink_to("a")
     put(store, a="1", b="2")
     synced: list[str] = []
     with system.use(nth_call("sync_dir", 1, lambda: synced.append(f"{records(root)}"))), store.transaction() as tx:
@@ -222,6 +227,18 @@ def test_what_the_log_cannot_hold_goes_by_full_behind_a_checkpoint(
     assert (root / "b").read_text(encoding="utf-8") == "both"
     put(store, a="again")
     assert records(root) == 1
+
+
+def test_so_does_what_leads_out_of_the_root(root: Path, tmp_path: Path) -> None:
+    (out := tmp_path / "out").mkdir()
+    (root / "link").symlink_to(out)
+    store = FileStore(root, durability="journal", links="follow")
+    put(store, a="1")
+    with store.transaction() as tx:
+        tx.write("link/far", "2")
+        tx.write("a", "2")
+    assert records(root) == 0
+    assert (out / "far").read_text(encoding="utf-8") == (root / "a").read_text(encoding="utf-8") == "2"
 
 
 @pytest.mark.parametrize("durability", ["full", "process"])
