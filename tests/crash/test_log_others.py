@@ -90,12 +90,26 @@ def edits(root: Path) -> Callable[[], bool]:
     return lambda: text(root / "a") == "theirs"
 
 
+def edits_without_a_change_of_size(root: Path) -> Callable[[], bool]:
+    (root / "a").write_text("NEWER", encoding="utf-8")
+    return lambda: text(root / "a") == "NEWER"
+
+
+def moves_something_old_over_it(root: Path) -> Callable[[], bool]:
+    (root / "else").write_text("from long ago", encoding="utf-8")
+    os.utime(root / "else", ns=(0, 0))
+    os.replace(root / "else", root / "a")
+    return lambda: text(root / "a") == "from long ago"
+
+
 DEEDS = [
     makes_again,
     changes_the_mode,
     copies_the_backup_over_it,
     moves_the_backup_over_it,
     edits,
+    edits_without_a_change_of_size,
+    moves_something_old_over_it,
 ]
 
 
@@ -128,6 +142,18 @@ def test_a_new_file_that_is_not_there_comes_back(old: Path) -> None:
     assert text(old / "new") == "new"
 
 
+def test_a_directory_in_the_place_of_a_file_stays(old: Path) -> None:
+    (old / "a").unlink()
+    (old / "a").mkdir()
+    (old / "a" / "theirs").touch()
+    commit(old, b="x" * (old / "a").stat().st_size)
+    (old / "b").unlink()
+    (old / "b").mkdir()
+    restarted(old)
+    assert (old / "a" / "theirs").exists()
+    assert (old / "b").is_dir()
+
+
 @pytest.mark.parametrize("is_file", [False, True])
 def test_what_was_in_a_directory_that_they_removed_stays_away(old: Path, is_file: bool) -> None:
     (old / "d" / "deep").mkdir(parents=True)
@@ -140,7 +166,7 @@ def test_what_was_in_a_directory_that_they_removed_stays_away(old: Path, is_file
     assert text(old / "new") == "new"
 
 
-@pytest.mark.parametrize("deed", [edits, makes_again])
+@pytest.mark.parametrize("deed", [edits, edits_without_a_change_of_size, moves_something_old_over_it, makes_again])
 @pytest.mark.parametrize("decision", ["keep-theirs", "roll-forward"])
 def test_what_they_did_since_the_restart_is_for_somebody_to_decide(
     old: Path, deed: Callable[[Path], Callable[[], bool]], decision: OnConflict
