@@ -98,6 +98,9 @@ def test_unsettled_is_no_damage(root: Path, store: FileStore, capsys: pytest.Cap
 def test_after_a_restart_a_whole_tree_is_clean_too(
     root: Path, store: FileStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    put(store, gone="soon")
+    with store.transaction() as tx:
+        tx.delete("gone")
     monkeypatch.setattr(system.KernelFS, "boot_id", lambda self: "another")
     assert (main(["status", str(root)]), main(["verify", str(root)])) == (0, 0)
     capsys.readouterr()

@@ -438,7 +438,7 @@ def scenarios() -> dict[str, Scenario]:
 
 @functools.cache
 def table() -> dict[str, str]:
-    """By name: the scenario that finds a mutant, or a dash and the reason why none can."""
+    """By name: the scenario that finds a mutant, or the test, or a dash and the reason why none can."""
     return dict(line.split("  ->  ") for line in TABLE.read_text(encoding="utf-8").splitlines())
 
 
@@ -447,8 +447,12 @@ def likely(name: str) -> list[str]:
     if name in table():
         return [table()[name]]
     where = name.partition(":")[0]
-    near = [found for other, found in table().items() if other.partition(":")[0] == where and not found.startswith("-")]
+    near = [found for other, found in table().items() if other.partition(":")[0] == where and is_scenario(found)]
     return list(dict.fromkeys(near))
+
+
+def is_scenario(found: str) -> bool:
+    return not found.startswith(("-", "tests/"))
 
 
 def is_course(name: str) -> bool:
@@ -464,14 +468,14 @@ def main(arguments: Sequence[str]) -> None:
         if not all(word in name for word in words):
             continue
         for scenario in dict.fromkeys([*(likely(name) if TABLE.exists() else []), *by_cost]):
-            if not scenario.startswith("-") and (told := finds(scenario, mutant)):
+            if is_scenario(scenario) and (told := finds(scenario, mutant)):
                 (line,) = [line for line in told.splitlines() if line.startswith("txfiles-replay")] or [told[:100]]
                 print(f"{name}  ->  {line}", flush=True)
                 found[name] = scenario
                 break
         else:
             print(f"{name}  ->  not found; {found.get(name, 'nobody said why')}", flush=True)
-            if not found.get(name, "").startswith("-"):
+            if is_scenario(found.get(name, "")):
                 found.pop(name, None)
     if "--write" in arguments:
         lines = [f"{name}  ->  {found[name]}\n" for name in mutants() if name in found]

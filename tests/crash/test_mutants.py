@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 import txfiles
-from tests.crash import mutants
+from tests.crash import mutants, mutated
 from tests.crash.mutant_cases import CASES
 from tests.crash.mutant_scenarios import EXTRA
-from tests.crash.mutants import PROTOCOL, finds, is_course, likely, scenarios, table
+from tests.crash.mutants import PROTOCOL, finds, is_course, is_scenario, likely, scenarios, table
 from tests.support import DEEP
 from txfiles.testing import explore
 
 ALL = mutants.mutants()
-NEEDED = [name for name in ALL if not table().get(name, "").startswith("-")]
-SPARE = [name for name in ALL if name not in NEEDED]
+NEEDED = [name for name in ALL if is_scenario(table().get(name, ""))]
+BY_TEST = {name: found for name, found in table().items() if found.startswith("tests/")}
+SPARE = [name for name in ALL if table().get(name, "").startswith("-")]
 HERE = {**CASES, **EXTRA}  # the other scenarios are explored where they are
 
 
@@ -49,6 +50,13 @@ def test_a_mutant_is_found(name: str) -> None:
     assert any(finds(scenario, ALL[name]) for scenario in tried), (
         f"not found in {tried}: python -m tests.crash.mutants --write looks everywhere"
     )
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.deep] if number % 20 else []) for number, name in enumerate(BY_TEST)]
+)
+def test_a_mutant_is_found_by_a_test(name: str) -> None:
+    assert mutated.finds(BY_TEST[name], name)
 
 
 @pytest.mark.deep
