@@ -37,12 +37,16 @@ _SLACK = 2_000_000_000  # ns; the clock may be set while the machine starts
 
 
 class Final(NamedTuple):
-    """The last operation of a path, its content and time, and all files that the records know there."""
+    """The last operation of a path, its content and time, and all files that the records know there.
+
+    Those of them that were `made` by a record were not synced.
+    """
 
     op: Operation
     content: bytes
     time: int
     known: tuple[Identity, ...]
+    made: tuple[Identity, ...]
 
 
 def finals(records: Sequence[Record]) -> dict[bytes, Final]:
@@ -52,9 +56,11 @@ def finals(records: Sequence[Record]) -> dict[bytes, Final]:
         contents = iter(record.contents)
         for op in record.journal.ops:
             before = found.get(op.path)
-            known = (*(before.known if before else ()), *(one for one in (op.old, op.new) if one is not None))
+            known, made = (before.known, before.made) if before else ((), ())
+            known += tuple(one for one in (op.old, op.new) if one is not None)
+            made += () if op.new is None else (op.new,)
             content = next(contents) if op.kind == "write" else b""
-            found[op.path] = Final(op, content, record.time, known)
+            found[op.path] = Final(op, content, record.time, known, made)
     return found
 
 
@@ -178,15 +184,13 @@ def is_ours(final: Final, found: Stat, *, is_copy: bool) -> bool:
     """A file that the records know, or that recovery has made of them: that has another inode, and the same time.
 
     What was not synced may have lost its size, and have the time of its birth; somebody else's change makes the time a
-    later one. In a copied tree no inode counts.
+    later one. Of what was there before, another file may have got the number. In a copied tree no inode counts.
     """
     if not stat.S_ISREG(found.st_mode):
         return False
-    return any(
-        (one.mtime_ns, one.size) == (found.st_mtime_ns, found.st_size)
-        or (one.ino == found.st_ino and found.st_mtime_ns <= one.mtime_ns and not is_copy)
-        for one in final.known
-    )
+    if any((one.mtime_ns, one.size) == (found.st_mtime_ns, found.st_size) for one in final.known):
+        return True
+    return not is_copy and any(one.ino == found.st_ino and found.st_mtime_ns <= one.mtime_ns for one in final.made)
 
 
 def conflict(foreign: Sequence[Operation]) -> RecoveryConflictError:
