@@ -257,6 +257,8 @@ def _undo(home: Home, staging: Staging, file: LogFile, journal: Journal) -> None
     begin_anew(file)
     with suppress(OSError):
         staging.tokens.remove_all()
+        for op in journal.ops:
+            home.remove(layout.token(journal.tid, op.number))  # a deleted file in whose place is another one
 
 
 def _foreign(op: Operation) -> ConflictError:

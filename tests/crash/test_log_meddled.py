@@ -1,0 +1,101 @@
+"""Somebody comes between the look at a file and the exchange of its name, in a commit through the log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.api.test_journal_level import records
+from tests.support.boundary import tree
+from txfiles import FileStore
+from txfiles._disk import system
+from txfiles.errors import ConflictError
+
+PATHS = ["a", "b", "gone", "new", "other"]
+
+
+class Meddled(system.KernelFS):
+    """Does something before a file of this name is exchanged, or moved, for the first time."""
+
+    def __init__(self, name: str, deed: Callable[[], None]) -> None:
+        self._name = name.encode()
+        self._deed: Callable[[], None] | None = deed
+
+    def _before(self, *names: bytes) -> None:
+        if self._deed is not None and self._name in names:
+            deed, self._deed = self._deed, None
+            deed()
+
+    def exchange(self, at: int, name: bytes, to: int, new: bytes) -> None:
+        self._before(name, new)
+        super().exchange(at, name, to, new)
+
+    def rename_new(self, at: int, name: bytes, to: int, new: bytes) -> None:
+        self._before(name, new)
+        super().rename_new(at, name, to, new)
+
+
+def theirs(root: Path, name: str) -> Path:
+    (root / "temporary").write_text(f"their {name}", encoding="utf-8")
+    os.replace(root / "temporary", root / name)
+    return root / name
+
+
+@pytest.fixture
+def store(root: Path) -> FileStore:
+    store = FileStore(root, durability="journal")
+    with store.transaction() as tx:
+        for name in ("a", "b", "gone"):
+            tx.write(name, f"old {name}")
+    return store
+
+
+def change(store: FileStore) -> None:
+    with store.transaction() as tx:
+        for name in ("a", "b", "new", "other"):
+            tx.write(name, f"my {name}")
+        tx.delete("gone")
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_nothing_of_it_is_done_and_their_file_stays(root: Path, store: FileStore, name: str) -> None:
+    before = tree(root)
+    with (
+        pytest.raises(ConflictError, match=f"'{name}' was changed"),
+        system.use(Meddled(name, lambda: theirs(root, name))),
+    ):
+        change(store)
+    assert (root / name).read_text(encoding="utf-8") == f"their {name}"
+    (root / name).unlink()
+    assert tree(root) == {path: found for path, found in before.items() if path != name}
+    assert records(root) == 0
+    with store.transaction() as tx:
+        tx.write("gone", "there")
+    change(store)
+    assert [(root / path).exists() for path in PATHS] == [True, True, False, True, True]
+
+
+@pytest.mark.parametrize("late", ["a", "gone", "new"])
+def test_who_comes_before_the_undoing_keeps_his_file_too(root: Path, store: FileStore, late: str) -> None:
+    """The last name is in the way, and meanwhile there is another file in the place of one that was changed."""
+    found: list[str] = []
+    with pytest.raises(ConflictError), system.use(Meddled("other", lambda: found.extend(both(root, late)))):
+        change(store)
+    assert found == [f"my {late}" if late != "gone" else ""]
+    assert (root / late).read_text(encoding="utf-8") == f"their {late}"
+    rest = {
+        path: (root / path).read_text(encoding="utf-8") for path in PATHS if path != late and (root / path).exists()
+    }
+    expected = {"a": "old a", "b": "old b", "gone": "old gone", "other": "their other"}
+    assert rest == {path: content for path, content in expected.items() if path != late}
+
+
+def both(root: Path, late: str) -> list[str]:
+    """What is there of the one that was done already; then both are theirs."""
+    found = (root / late).read_text(encoding="utf-8") if (root / late).exists() else ""
+    theirs(root, late)
+    theirs(root, "other")
+    return [found]
