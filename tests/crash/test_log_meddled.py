@@ -38,10 +38,9 @@ class Meddled(system.KernelFS):
         super().rename_new(at, name, to, new)
 
 
-def theirs(root: Path, name: str) -> Path:
+def theirs(root: Path, name: str) -> None:
     (root / "temporary").write_text(f"their {name}", encoding="utf-8")
     os.replace(root / "temporary", root / name)
-    return root / name
 
 
 @pytest.fixture
