@@ -170,6 +170,40 @@ def test_a_staged_file_that_was_changed_in_place_with_its_time_kept_is_in_no_rec
     assert records(root) == 2
 
 
+def same_content(token: Path) -> None:
+    os.utime(token, ns=(0, 0))
+
+
+def other_content(token: Path) -> None:
+    token.write_text("theirs", encoding="utf-8")
+
+
+@pytest.mark.parametrize("deed", [same_content, other_content])
+@pytest.mark.parametrize("is_opened", [False, True])
+def test_nor_is_one_that_is_not_the_same_any_more(
+    root: Path, store: FileStore, deed: Callable[[Path], None], is_opened: bool
+) -> None:
+    put(store, a="old")
+    with pytest.raises(ConflictError, match="was staged"), store.transaction() as tx:
+        if is_opened:
+            with tx.open("a", "wb") as file:
+                file.write(b"staged")
+        else:
+            tx.write("a", "staged")
+        (token,) = (root / ".txfiles").glob("*.0")
+        deed(token)
+    assert (root / "a").read_bytes() == b"old"
+
+
+def test_progress(store: FileStore) -> None:
+    told: list[tuple[int, int]] = []
+    with store.transaction() as tx:
+        tx.on_progress(lambda done, total: told.append((done, total)))
+        tx.write("a", "1")
+        tx.write("b", "2")
+    assert told == [(1, 2), (2, 2)]
+
+
 def test_a_full_log_begins_anew(root: Path, store: FileStore) -> None:
     content = "x" * (log.INLINE - 1)
     for number in range(80):
