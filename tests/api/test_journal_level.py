@@ -179,17 +179,15 @@ def other_content(token: Path) -> None:
 
 
 @pytest.mark.parametrize("deed", [same_content, other_content])
-@pytest.mark.parametrize("is_opened", [False, True])
+@pytest.mark.parametrize("is_remembered", [False, True])
 def test_nor_is_one_that_is_not_the_same_any_more(
-    root: Path, store: FileStore, deed: Callable[[Path], None], is_opened: bool
+    root: Path, store: FileStore, deed: Callable[[Path], None], is_remembered: bool
 ) -> None:
     put(store, a="old")
     with pytest.raises(ConflictError, match="was staged"), store.transaction() as tx:
-        if is_opened:
-            with tx.open("a", "wb") as file:
-                file.write(b"staged")
-        else:
-            tx.write("a", "staged")
+        tx.write("a", "staged")
+        for _ in range(0 if is_remembered else 70):  # more than is kept in memory
+            tx.write("b", "x" * log.INLINE)
         (token,) = (root / ".txfiles").glob("*.0")
         deed(token)
     assert (root / "a").read_bytes() == b"old"

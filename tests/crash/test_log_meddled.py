@@ -77,6 +77,14 @@ def test_nothing_of_it_is_done_and_their_file_stays(root: Path, store: FileStore
     assert [(root / path).exists() for path in PATHS] == [True, True, False, True, True]
 
 
+@pytest.mark.parametrize("name", ["a", "b", "gone"])
+def test_what_they_remove_stays_away(root: Path, store: FileStore, name: str) -> None:
+    before = tree(root)
+    with pytest.raises(ConflictError, match=f"'{name}' was changed"), system.use(Meddled(name, (root / name).unlink)):
+        change(store)
+    assert tree(root) == {path: found for path, found in before.items() if path != name}
+
+
 @pytest.mark.parametrize("late", ["a", "gone", "new"])
 def test_who_comes_before_the_undoing_keeps_his_file_too(root: Path, store: FileStore, late: str) -> None:
     """The last name is in the way, and meanwhile there is another file in the place of one that was changed."""
