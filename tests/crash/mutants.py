@@ -64,8 +64,11 @@ CHECKS = {  # where every condition counts: the functions of each module, all of
     "_undo_directory _finish_if_begun",
     "_commit.durable": "first_round",
     "_commit.levels": "rests",
-    "_commit.logfile": "Read.vouches_for Read.vouches_for_absence LogFile._find_end",
-    "_commit.log_commit": "_make_old_durable _unchanged",
+    "_commit.logfile": "Read.vouches_for Read.vouches_for_absence LogFile._find_end LogFile._read_on "
+    "LogFile.may_hold LogFile.has_room",
+    "_commit.checkpoint": "checkpoint",
+    "_commit.restore": "",
+    "_commit.log_commit": "fits commit _content _make_old_durable _apply _unchanged put take_back",
     "_commit.log_recovery": "_is_done",
     "_disk.metadata": "matches",
     "_commit.home": "Home.format",
