@@ -22,6 +22,6 @@ def finds(test: str, mutant: str) -> bool:
     """Whether the test, named as pytest does, fails with the mutant."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", __name__, test]
     environment = {**os.environ, "TXFILES_MUTANT": mutant}
-    done = subprocess.run(command, cwd=_HERE, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=_HERE, env=environment, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return done.returncode == 1
