@@ -243,6 +243,13 @@ def token_of(home: Home, journal: Journal, op: Operation) -> Stat | None:
         return None
 
 
+def remove_tokens(home: Home, journal: Journal) -> None:
+    """As far as they can go. REQUIRES: no record needs them."""
+    for op in journal.ops:
+        with suppress(OSError):
+            home.remove(layout.token(journal.tid, op.number))
+
+
 def shows(found: Stat | None, recorded: Identity) -> bool:
     """What was found is the regular file that was recorded."""
     return found is not None and is_file(found, recorded)
@@ -257,8 +264,7 @@ def _undo(home: Home, staging: Staging, file: LogFile, journal: Journal) -> None
     begin_anew(file)
     with suppress(OSError):
         staging.tokens.remove_all()
-        for op in journal.ops:
-            home.remove(layout.token(journal.tid, op.number))  # a deleted file in whose place is another one
+    remove_tokens(home, journal)  # also a deleted file in whose place somebody has put another one
 
 
 def _foreign(op: Operation) -> ConflictError:

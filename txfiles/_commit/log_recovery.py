@@ -17,11 +17,10 @@ Then a checkpoint. What of others is in the way is a RecoveryConflictError until
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles._commit.checkpoint import begin_anew, sync_changed
-from txfiles._commit.log_commit import put, shows, take_back, token_of
+from txfiles._commit.log_commit import put, remove_tokens, shows, take_back, token_of
 from txfiles._commit.restore import conflict, examine, restore
 from txfiles._format import layout, paths
 from txfiles.errors import ConflictError, RecoveryConflictError
@@ -84,7 +83,7 @@ def recover(home: Home, file: LogFile, on_conflict: Choice = "raise") -> Recover
     else:
         begin_anew(file)
     for journal in (*forward, *back, *(record.journal for record in records[-1:])):
-        _remove_tokens(home, journal)
+        remove_tokens(home, journal)
     file.mark("applied")
     ended = {journal.tid for journal in forward}
     return Recovered(forward, back, [record.journal for record in records if record.journal.tid not in ended], theirs)
@@ -127,13 +126,6 @@ def _is_of_this_boot(home: Home, record: Record) -> bool:
 def _is_to_go_back(home: Home, last: Record, on_conflict: Choice) -> bool:
     """Whether the caller wants that, of a commit that was cut off and has met somebody else's files."""
     return on_conflict == "roll-back" and bool(undone(home, last.journal)[1])
-
-
-def _remove_tokens(home: Home, journal: Journal) -> None:
-    """REQUIRES: no record needs them."""
-    for op in journal.ops:
-        with suppress(OSError):
-            home.remove(layout.token(journal.tid, op.number))
 
 
 def undone(home: Home, journal: Journal) -> tuple[list[Operation], list[Operation]]:
