@@ -26,8 +26,11 @@ from txfiles.errors import CommitError, SnapshotExpiredError
 from txfiles.snapshot import _Files
 from txfiles.testing import SimFS
 from txfiles.testing._faults import NOT_SYSTEM_CALLS, FaultyFS
+from txfiles.testing._simlock import SimLock
 
-CHANGES = frozenset(("create", "write", "mkdir", "rmdir", "link", "rename", "unlink", "hold", "let_go"))
+CHANGES = frozenset(
+    ("create", "write", "mkdir", "rmdir", "link", "rename", "unlink", "hold", "let_go", "take_lock", "leave_lock")
+)
 FILES = ("a", "b", "d/c")
 LOOKS = frozenset(
     (
@@ -51,8 +54,10 @@ class Recorder:
         self.renames = 0
 
     def __getattr__(self, name: str) -> Any:
+        if name == "lock_factory":
+            return lambda *args: RecordedLock(self, *args)
         call = getattr(self._inner, name)
-        if name in NOT_SYSTEM_CALLS or not callable(call) or name == "lock_factory":
+        if name in NOT_SYSTEM_CALLS or not callable(call):
             return call
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -65,6 +70,23 @@ class Recorder:
             return result
 
         return recorded
+
+
+class RecordedLock(SimLock):
+    """To a reader beside the writer the lock is taken, too: it waits, and does not recover."""
+
+    def __init__(self, recorder: Recorder, *args: Any) -> None:
+        super().__init__(*args)
+        self._recorder = recorder
+
+    def acquire(self, timeout: float | None, owner: object) -> None:
+        super().acquire(timeout, owner)
+        self._recorder.calls.append(("take_lock", (self._ino, self), None, False))
+
+    def release(self) -> None:
+        if self.held:
+            self._recorder.calls.append(("leave_lock", (self._ino,), None, False))
+        super().release()
 
 
 class Explored:
@@ -116,6 +138,12 @@ class Explored:
     def play(self, sim: SimFS, fds: dict[int, int], call: Call) -> None:
         """One call of the writer; `fds` are its descriptors, as recorded and as played."""
         name, args, result, follow = call
+        if name == "take_lock":
+            sim.locks[args[0]] = args[1]
+            return
+        if name == "leave_lock":
+            del sim.locks[args[0]]
+            return
         mine = [fds.get(arg, arg) if type(arg) is int else arg for arg in args]
         made = getattr(sim, name)(*mine, **({"follow": True} if follow else {}))
         if type(result) is int and name not in ("write", "write_at", "seek"):
