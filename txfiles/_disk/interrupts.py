@@ -75,6 +75,7 @@ class HeldBack:
             for number, handler in handlers:
                 self._replace(number, handler)
         except BaseException:  # of a handler that was not replaced yet
+            _current, self.over = around, True  # before any call, in which another one may raise
             self._end()
             raise
 
@@ -111,6 +112,8 @@ class HeldBack:
         action = _action_of(number)
         if _pythons is not None and action is not None and action[:_POINTER] != _pythons:
             return  # a library in C has taken it over, and Python does not know
+        while isinstance(handler, _StandIn) and handler.is_over:
+            handler = handler.handler
         stand_in = _StandIn(self, handler)
         self._replaced.append(_Replaced(number, handler, stand_in, action))
         _signal.signal(number, stand_in)
@@ -120,15 +123,20 @@ class HeldBack:
                 self._put_back(self._replaced.pop())
 
     def _end(self) -> None:
+        """What handlers raise meanwhile is kept without a call, in which the next exception would come.
+
+        Where they raise faster than this can go on, stand-ins are left, and the next block puts those back.
+        """
         global _current
-        while not self.over:
+        while True:
             try:
+                _current, self.over = self._around, True
                 while self._replaced:
                     self._put_back(self._replaced[-1])
                     self._replaced.pop()
-                _current, self.over = self._around, True
+                return
             except BaseException as error:  # of a handler that is back already
-                self.raised.append(error)
+                self.raised = [*self.raised, error]
 
     @staticmethod
     def _put_back(one: _Replaced) -> None:
@@ -150,15 +158,19 @@ class AllHeldBack(HeldBack):
 class _StandIn:
     """Calls a handler; what that raises is kept until the block is over."""
 
-    __slots__ = ("_block", "_handler")
+    __slots__ = ("_block", "handler")
 
     def __init__(self, block: HeldBack, handler: Handler) -> None:
         self._block = block
-        self._handler = handler
+        self.handler = handler
+
+    @property
+    def is_over(self) -> bool:
+        return self._block.over
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         try:
-            self._handler(number, frame)
+            self.handler(number, frame)
         except BaseException as error:
             block = self._block
             if block.over:

@@ -278,6 +278,32 @@ def test_a_signal_at_any_line_comes_out_and_leaves_nothing() -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
 
+def test_of_two_in_a_row_the_second_leaves_the_next_block_whole() -> None:
+    """It comes while the first, of a handler that is back, is being kept."""
+
+    class Twice(list[BaseException]):
+        __iter__ = _raise  # type: ignore[assignment]
+
+    def put_back(one: object) -> None:
+        HeldBack._put_back = staticmethod(before)  # type: ignore[method-assign]
+        raise Deadline
+
+    before = HeldBack._put_back
+    block = HeldBack()
+    with pytest.raises(Deadline), block:
+        HeldBack._put_back = staticmethod(put_back)  # type: ignore[method-assign]
+        block.raised = Twice()
+    assert interrupts._current is None
+    held = False
+    with pytest.raises(Deadline):
+        _alarm_now()
+    with pytest.raises(Deadline), HeldBack():
+        _alarm_now()
+        held = True
+    assert held
+    assert signal.getsignal(signal.SIGALRM) is _raise
+
+
 def test_a_child_that_is_forked_inside_holds_nothing_back() -> None:
     with HeldBack():
         child = os.fork()
