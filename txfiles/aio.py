@@ -494,12 +494,14 @@ class AsyncFileTransaction:
     def _take_callbacks(self) -> list[Callback]:
         return [] if self._tx is None else self._tx._take_callbacks()
 
-    def _part(self) -> AbstractAsyncContextManager[None]:
+    def _part(self) -> _Savepoint:
         """As in `FileTransaction`."""
         return _Savepoint(self._serving()[0], self._savepoints, ServedTransaction._part)
 
 
 class _Savepoint:  # no generator: the finalizer of one needs the event loop
+    kept = False  # what was staged inside is, also where its task was cancelled while it was being left
+
     def __init__(
         self,
         worker: Worker[ServedTransaction],
@@ -537,8 +539,11 @@ class _Savepoint:  # no generator: the finalizer of one needs the event loop
         job = Job(partial(self._worker.leave_savepoint, error))
         if isinstance(error, GeneratorExit):
             self._worker.post(job)
-        else:
+            return
+        try:
             await run(self._worker, job)
+        finally:
+            self.kept = error is None and job.error is None
 
 
 async def update(once: Callable[[], Awaitable[T]], pauses: Iterable[float]) -> T:

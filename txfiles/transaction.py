@@ -198,6 +198,7 @@ class FileTransaction(Changing):
             self._decide(two_phase.commit, "after")
             return
         self._require_open()
+        self._refuse_end_for_others()
         self._refuse_open_savepoint()
         try:
             self._outcome = "unknown"
@@ -226,8 +227,7 @@ class FileTransaction(Changing):
             self._decide(two_phase.roll_back, "before")
             return
         self._require_open()
-        if self._in_part:
-            raise TransactionClosedError("others share the transaction: an exception undoes what is yours")
+        self._refuse_end_for_others()
         self._end(discard=True)
 
     def _finish(self, end: Callable[[], None], why: BaseException | None = None) -> None:
@@ -297,6 +297,7 @@ class FileTransaction(Changing):
             if self._far is not None:
                 message = "object storage has no prepared transactions; record transaction_id, and ask recover() for it"
                 raise UnsupportedFilesystemError(message, path=paths.decode(self._root))
+            self._refuse_end_for_others()
             self._refuse_open_savepoint()
             try:
                 self._refuse_open_files()
@@ -374,6 +375,8 @@ class FileTransaction(Changing):
 
     def _leave(self, error: BaseException | None) -> None:
         """The end of a `with` block."""
+        if self._state == "open":
+            self._refuse_end_for_others()
         mine = self._pid == self._fs.pid()
         if self._far is not None and self._state == "open":
             self._engine.failed(error)

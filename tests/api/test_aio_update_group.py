@@ -209,6 +209,36 @@ def test_a_commit_that_has_begun_is_finished(root: Path, store: FileStore) -> No
     asyncio.run(main())
 
 
+def test_who_is_cancelled_while_its_part_ends_has_committed(root: Path, store: FileStore) -> None:
+    called: list[str] = []
+
+    async def main() -> None:
+        async def change(tx: AsyncFileTransaction) -> None:
+            await tx.on_commit(lambda: called.append("committed"))
+            await tx.on_rollback(lambda: called.append("rolled back"))
+            await tx.write("a", "1")
+            asyncio.get_running_loop().call_soon(task.cancel)
+
+        task = update(store, change)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert called == ["committed"]
+    assert tree(root) == {"a": b"1"}
+
+
+def test_a_callback_that_raises_what_no_future_takes(root: Path, store: FileStore) -> None:
+    async def change(tx: AsyncFileTransaction) -> None:
+        await tx.on_commit(lambda: next(iter(())))
+        await tx.write("a", "1")
+
+    results = together(store, stops=change, other=write("b"))
+    assert isinstance(results["stops"], RuntimeError)
+    assert results["other"] is None
+    assert tree(root) == {"a": b"1", "b": b"1"}
+
+
 def test_a_task_that_has_a_transaction_is_refused(root: Path, store: FileStore) -> None:
     async def nested(tx: AsyncFileTransaction) -> None:
         await tx.write("a", "1")

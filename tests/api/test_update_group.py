@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -258,12 +258,125 @@ def test_a_file_left_open_is_its_callers_own_fault(root: Path, store: FileStore)
     assert tree(root) == {"a": b"1", "c": b"1"}
 
 
-@pytest.mark.parametrize("end", [FileTransaction.rollback, FileTransaction.commit, FileTransaction.prepare])
+def leave(tx: FileTransaction) -> None:
+    tx.write("c", "1")
+    tx.__exit__(None, None, None)
+
+
+def leave_with_an_error(tx: FileTransaction) -> None:
+    tx.__exit__(ValueError, ValueError(), None)
+
+
+ENDS = [FileTransaction.rollback, FileTransaction.commit, FileTransaction.prepare, leave, leave_with_an_error]
+
+
+@pytest.mark.parametrize("end", ENDS)
 def test_nobody_ends_what_others_share(root: Path, store: FileStore, end: Change) -> None:
     results = Callers(store).together(one=write("a"), ends=end, two=write("b"))
     assert isinstance(results.pop("ends"), TransactionClosedError)
     assert results == {"one": None, "two": None}
     assert tree(root) == {"a": b"1", "b": b"1"}
+
+
+@pytest.mark.parametrize("when", ["in its function", "in that of another"])
+def test_nor_does_a_thread_of_one_of_them(root: Path, store: FileStore, when: str) -> None:
+    go, raised = threading.Event(), []
+
+    def end(tx: FileTransaction) -> None:
+        go.wait()
+        try:
+            tx.rollback()
+        except TransactionClosedError as error:
+            raised.append(error)
+
+    ending: list[threading.Thread] = []
+
+    def let_end() -> None:
+        go.set()
+        ending[0].join()
+
+    def begins(tx: FileTransaction) -> None:
+        ending.append(threading.Thread(target=end, args=(tx,)))
+        ending[0].start()
+        if when == "in its function":
+            let_end()
+        tx.write("a", "1")
+
+    def other(tx: FileTransaction) -> None:
+        let_end()
+        tx.write("b", "1")
+
+    assert Callers(store).together(begins=begins, other=other) == {"begins": None, "other": None}
+    assert len(raised) == 1
+    assert tree(root) == {"a": b"1", "b": b"1"}
+
+
+def test_a_function_may_have_threads_help_it(root: Path, store: FileStore) -> None:
+    def change(tx: FileTransaction) -> None:
+        helpers = [threading.Thread(target=tx.write, args=(name, "1"), daemon=True) for name in "ab"]
+        for helper in helpers:
+            helper.start()
+        for helper in helpers:
+            helper.join(60)
+            assert not helper.is_alive()
+
+    def undone(tx: FileTransaction) -> None:
+        change(tx)
+        raise KeyError
+
+    results = Callers(store).together(one=write("c"), helped=change, two=write("d"))
+    assert results == {"one": None, "helped": None, "two": None}
+    assert tree(root) == dict.fromkeys("abcd", b"1")
+    with store.transaction() as tx:
+        tx.delete("a")
+        tx.delete("b")
+    results = Callers(store).together(undone=undone, other=write("e"))
+    assert isinstance(results["undone"], KeyError)
+    assert tree(root) == dict.fromkeys("cde", b"1")
+
+
+def test_what_progress_raises_is_its_callers_own(root: Path, store: FileStore) -> None:
+    def shown(tx: FileTransaction) -> None:
+        tx.on_progress(lambda done, total: 1 // 0)
+        tx.write("b", "1")
+
+    results = Callers(store).together(one=write("a"), shown=shown, two=write("c"))
+    assert isinstance(results.pop("shown"), ZeroDivisionError)
+    assert results == {"one": None, "two": None}
+    assert tree(root) == {"a": b"1", "b": b"1", "c": b"1"}
+
+
+@pytest.mark.parametrize("mutex", ["_mutex", "_callers"])
+def test_a_handler_that_updates_where_its_thread_does_is_refused(root: Path, store: FileStore, mutex: str) -> None:
+    """Also while that waits, or has what all of them need."""
+    refused: list[BaseException] = []
+
+    def handler(*_: object) -> None:
+        try:
+            store.update(write("never"), group=True)
+        except NestedTransactionError as error:
+            refused.append(error)
+
+    class Signalled(threads.Gathering):
+        def _take(self, group: list[Any]) -> Any:
+            with self._mutex if mutex == "_mutex" else nullcontext():
+                signal.raise_signal(signal.SIGUSR1)
+            return super()._take(group)
+
+        def _wait(self, me: Any) -> None:
+            with self._mutex if mutex == "_mutex" else nullcontext():
+                signal.raise_signal(signal.SIGUSR1)
+            super()._wait(me)
+
+    before, kind = signal.signal(signal.SIGUSR1, handler), threads.Gathering
+    try:
+        threads.Gathering = Signalled  # type: ignore[misc]
+        store.update(write("a"), group=True)
+    finally:
+        threads.Gathering = kind  # type: ignore[misc]
+        signal.signal(signal.SIGUSR1, before)
+    assert refused
+    assert tree(root) == {"a": b"1"}
 
 
 def test_a_coroutine_function_is_refused(store: FileStore) -> None:

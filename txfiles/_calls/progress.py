@@ -29,3 +29,8 @@ class Progress:
                     self._call(self._done, self._total)
                 except Exception as error:
                     self.failure = error
+
+    def tell(self) -> None:
+        """Raise what the call raised."""
+        if self.failure is not None:
+            raise self.failure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from txfiles._calls.session import Session, Turn, still_open
@@ -55,22 +56,36 @@ class Savepoint:
 
 
 class Part(Savepoint):
-    """A savepoint for one of several callers who share the transaction: nothing of it goes beyond its end."""
+    """A savepoint for one of several callers who share the transaction: nothing of it goes beyond its end.
+
+    Other threads may call beside it: those that help the caller.
+    """
 
     def __enter__(self) -> None:
-        super().__enter__()
-        self._tx._in_part = True
+        tx = self._tx
+        try:
+            with AllHeldBack():
+                super().__enter__()
+                tx._in_part, tx._shared_in = True, threading.get_ident()
+                tx._mutex.release()
+        except BaseException:
+            self._roll_back_late()
+            raise
 
     def _leave(self, error: BaseException | None) -> None:
+        if self._state != "open":
+            return
         tx = self._tx
         refused: CommitError | None = None
         if error is None and tx._writing:
             refused = still_open(min(tx._writing))
-        try:
-            super()._leave(error or refused)
-        finally:
-            tx._in_part = False
-            for discard in list(tx._writing.values()):
-                discard()
+        with AllHeldBack():
+            tx._mutex.acquire()
+            try:
+                super()._leave(error or refused)
+            finally:
+                tx._in_part = False
+                for discard in list(tx._writing.values()):
+                    discard()
         if refused is not None:
             raise refused

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from txfiles._calls.progress import Progress
@@ -39,6 +38,7 @@ class Session:
     _tokens: Tokens
     _outcome: Outcome = "before"
     _in_part = False
+    _shared_in: int | None = None  # the thread of those who share it, and end it
 
     def __init__(self, root: bytes) -> None:
         self._fs = system.current()
@@ -88,6 +88,7 @@ class Session:
         """
         with self._call():
             self._progress = Progress(call)
+            self._callbacks.append(Callback(self._progress.tell, "any"))
 
     def _undo_callbacks(self, mark: int) -> None:
         """What was named since then belongs to a savepoint that was undone."""
@@ -97,10 +98,7 @@ class Session:
         """REQUIRES: the transaction has ended; otherwise nothing is called."""
         if self._state != "ended":
             return
-        callbacks = self._take_callbacks()
-        if self._progress is not None and (error := self._progress.failure) is not None:
-            callbacks.append(Callback(partial(_raise, error), "any"))
-        call_back(callbacks, self._outcome, failure)
+        call_back(self._take_callbacks(), self._outcome, failure)
 
     def _take_callbacks(self) -> list[Callback]:
         callbacks, self._callbacks = self._callbacks, []
@@ -126,6 +124,10 @@ class Session:
             what = {"new": "has not begun", "prepared": "is prepared", "ended": "has ended"}
             raise TransactionClosedError(f"the transaction {what[self._state]}")
 
+    def _refuse_end_for_others(self) -> None:
+        if self._in_part or self._shared_in not in (None, threading.get_ident()):
+            raise TransactionClosedError("others share the transaction: an exception undoes what is yours")
+
     def _refuse_open_savepoint(self) -> None:
         if self._staging.in_step:
             raise TransactionClosedError("a savepoint is still open")
@@ -134,10 +136,6 @@ class Session:
         if self._writing:
             self._tokens.remove_all()
             raise still_open(min(self._writing))
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 def call_back(callbacks: list[Callback], outcome: Outcome, failure: BaseException | None) -> None:

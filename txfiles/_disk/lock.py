@@ -131,10 +131,13 @@ def refuse_nested(fs: FileSystem, root: bytes, owner: object) -> None:
         private = fs.stat(None, b"/".join((root.rstrip(b"/"), PRIVATE)))
         with _mutex:
             queue = _queues.get((private.st_dev, private.st_ino), _no_queue)
-            nested = any(ticket.owner == owner for ticket in queue.tickets)
-        if nested:
-            shown = decode(root)
-            raise NestedTransactionError(f"this thread or task already has a transaction on {shown!r}", path=shown)
+            is_nested = any(ticket.owner == owner for ticket in queue.tickets)
+        if is_nested:
+            raise nested(decode(root))
+
+
+def nested(root: str) -> NestedTransactionError:
+    return NestedTransactionError(f"this thread or task already has a transaction on {root!r}", path=root)
 
 
 class RootLock:

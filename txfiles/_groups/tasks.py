@@ -36,6 +36,7 @@ class _Task(Update):
         self.turn: asyncio.Future[AsyncFileTransaction] = loop.create_future()
         self.part_ended: asyncio.Future[None] = loop.create_future()
         self.finished: asyncio.Future[None] = loop.create_future()
+        self.kept = False  # its part is committed though it was cancelled
 
 
 class Gathering:
@@ -55,15 +56,16 @@ class Gathering:
         if self._driver is None:
             self._driver = asyncio.get_running_loop().create_task(self._drive(), name="txfiles updates")
         tx = await self._turn(me)
+        part = tx._part()
         try:
-            async with tx._part():
+            async with part:
                 tx._owner.become(this_task())
                 value = await change(tx)
         except GeneratorExit as error:  # whoever closes a coroutine cannot wait
             me.error = error
             raise
         except BaseException as error:
-            me.error = error
+            me.error, me.kept = error, part.kept
         finally:
             me.callbacks = tx._take_callbacks()
             _tell(me.part_ended)
@@ -93,7 +95,8 @@ class Gathering:
         error, me.error = me.error, None
         try:
             if me.callbacks:
-                await asyncio.to_thread(call_back, me.callbacks, me.outcome, error)
+                failed = await asyncio.to_thread(_failure_of, call_back, me.callbacks, me.outcome, error)
+                error = error or failed
             if cancelled is not None:
                 raise cancelled from error
             if error is not None:
@@ -140,8 +143,19 @@ class Gathering:
             for one in group:
                 if one.error is None:
                     one.settle(tx.outcome, failure)
+                elif one.kept:
+                    one.outcome = tx.outcome
                 _tell(one.finished)
             del failure, group
+
+
+def _failure_of(call: Callable[..., object], *args: object) -> BaseException | None:
+    """No future takes a `StopIteration`."""
+    try:
+        call(*args)
+    except BaseException as error:
+        return error
+    return None
 
 
 def _tell(future: asyncio.Future[None]) -> None:

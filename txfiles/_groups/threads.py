@@ -21,7 +21,7 @@ from txfiles._calls.session import call_back
 from txfiles._commit.protocol import run_to_end
 from txfiles._disk import system
 from txfiles._disk.interrupts import AllHeldBack, GivingWay, Interrupted, let_through
-from txfiles._disk.lock import here, refuse_nested
+from txfiles._disk.lock import here, nested, refuse_nested
 from txfiles._format import paths
 from txfiles._groups.update import AT_MOST, Update
 
@@ -84,19 +84,25 @@ class Gathering:
         self._timeout = timeout
         self._mutex = threading.Lock()
         self._waiting: deque[_Call[Any]] = deque()
+        self._callers: set[int] = set()  # a signal handler may call where its thread waits
         self._leader: _Call[Any] | None = None  # the first of those who wait, until it has taken its group
 
     def run(self, change: Callable[[FileTransaction], T]) -> T:
         refuse_nested(system.current(), paths.encode(self._root), here())
+        caller = threading.get_ident()
+        if caller in self._callers:
+            raise nested(self._root)
         me = _Call(change, self._root, self._timeout)
         try:
             with AllHeldBack(me.tell):
                 try:
+                    self._callers.add(caller)
                     self._wait(me)
                     if self._leader is me:
                         self._lead(me)
                 finally:
                     run_to_end(partial(self._leave, me))
+                    self._callers.discard(caller)
         except BaseException as error:
             if me.error is not None and me.error is not error:
                 error.__cause__ = me.error
