@@ -170,15 +170,10 @@ def test_a_crash_is_seen_verified_and_recovered(
     assert (main(["status", str(root)]), main(["verify", str(root)])) == (0, 0)
 
 
-@pytest.mark.parametrize("session", [True, False])
-def test_a_conflict_is_found_before_recovery(
-    root: Path, store: FileStore, capsys: pytest.CaptureFixture[str], session: bool
-) -> None:
+def test_a_conflict_is_found_before_recovery(root: Path, store: FileStore, capsys: pytest.CaptureFixture[str]) -> None:
     killed(store, "exchange", 2)
     (root / "b").unlink()
     (root / "b").write_text("theirs", encoding="utf-8")
-    if not session:
-        in_another_session(root)
     code, found = answer(capsys, "verify", root)
     assert code == 3
     assert len(found["conflicts"]) == 1
@@ -186,7 +181,19 @@ def test_a_conflict_is_found_before_recovery(
     code, report = answer(capsys, "recover", root)
     assert (code, report["error"]["type"]) == (3, "RecoveryConflictError")
     code, report = answer(capsys, "recover", root, "--keep-theirs")
-    assert (code, report["kept"]) == (0, [] if session else ["b"])
+    assert (code, report["kept"]) == (0, [])
+    assert ((root / "a").read_text(encoding="utf-8"), (root / "b").read_text(encoding="utf-8")) == ("new a", "theirs")
+
+
+def test_in_another_session_of_the_same_boot_what_others_did_since_is_kept(
+    root: Path, store: FileStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed(store, "exchange", 2)
+    (root / "b").unlink()
+    (root / "b").write_text("theirs", encoding="utf-8")
+    in_another_session(root)
+    assert answer(capsys, "verify", root)[1]["conflicts"] == []
+    assert answer(capsys, "recover", root)[1]["kept"] == ["b"]
     assert ((root / "a").read_text(encoding="utf-8"), (root / "b").read_text(encoding="utf-8")) == ("new a", "theirs")
 
 

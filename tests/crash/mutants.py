@@ -60,7 +60,7 @@ CHECKS = {  # where every condition counts: the functions of each module, all of
     "_commit.inventory": "read_head _is_where_it_was_written take is_ours _pending is_process stays keeps_old",
     "_commit.recover": "check_format ensure_format _recover_one judge _is_whole _require_untainted decide "
     "_remove_loose",
-    "_commit.protocol": "_secure _apply_delete _apply_directory _apply_write _make_parents _undo_write _undo_delete "
+    "_commit.protocol": "_secure _apply_delete _apply_directory _apply_write make_parents _undo_write _undo_delete "
     "_undo_directory _finish_if_begun",
     "_commit.durable": "first_round",
     "_commit.levels": "rests",

@@ -9,14 +9,16 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from txfiles._commit.durable import files_round
-from txfiles._commit.restore import restore
+from txfiles._commit.durable import files_round, sync_everything
+from txfiles._commit.restore import put_anew
 from txfiles._disk.system import release
 from txfiles._format import layout, paths
+from txfiles._tree.tokens import identity_of
 
 if TYPE_CHECKING:
     from txfiles._commit.home import Home
     from txfiles._commit.logfile import LogFile
+    from txfiles._format.journal import Identity
 
 
 def checkpoint(home: Home, file: LogFile) -> None:
@@ -32,7 +34,7 @@ def checkpoint(home: Home, file: LogFile) -> None:
         sync_changed(home, file)
     except OSError:
         home.tree.close()
-        restore(home, file.records, "keep-theirs", is_copy=file.is_copy, every=True)
+        put_anew(home, file.records)
         sync_changed(home, file)
     begin_anew(file)
 
@@ -46,16 +48,29 @@ def _show(home: Home) -> None:
 
 
 def sync_changed(home: Home, file: LogFile) -> None:
-    """Every path of every record, as it is now."""
+    """Every path of every record, as it is now.
+
+    Where one does not show the file that was put there, that may have another name by now: then everything.
+    """
     home.tree.close()  # directories may have been moved since they were opened
-    changed = set(file.read().changed)
-    files_round(home, changed, {paths.split(path)[0] for path in changed})
+    known = file.read()
+    files_round(home, known.changed, {paths.split(path)[0] for path in known.changed})
+    if any(known.put_elsewhere(path, _identity_at(home, path)) for path in known.changed):
+        sync_everything(home)
+
+
+def _identity_at(home: Home, path: bytes) -> Identity | None:
+    found = home.tree.stat(path)
+    return None if found is None else identity_of(found)
 
 
 def begin_anew(file: LogFile) -> None:
     """Begin the log anew. REQUIRES: `sync_changed`."""
     try:
-        file.restart()
+        if not file.must_go:
+            file.restart()
     except OSError:
+        file.must_go = True
+    if file.must_go:
         file.renew()
     file.mark("applied")

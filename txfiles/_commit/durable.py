@@ -99,6 +99,16 @@ def sync_directories(home: Home, directories: Iterable[bytes], *, private: bool 
     home.fs.run_all(jobs)
 
 
+def sync_everything(home: Home) -> None:
+    """All that is in the file system of the root, for a file of which no name is known."""
+    home.fs.sync_file_system(home.private_fd)
+
+
+def sync_tokens(home: Home, names: Iterable[bytes]) -> None:
+    """Files that lie in the private directory."""
+    home.fs.run_all([partial(_sync_content, home, home.private_fd, name) for name in sorted(names)])
+
+
 def sync_private(home: Home) -> None:
     perform(partial(_sync_dir, home, home.private_fd))
 

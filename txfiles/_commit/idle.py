@@ -45,14 +45,23 @@ class _Waiting:
     def expect(self, root: bytes, seq: int) -> None:
         with self.mutex:
             self.due[root] = time.monotonic() + AFTER, seq
-            if self.thread is None:
-                self.stopped.clear()
-                thread = threading.Thread(target=self._run, name="txfiles-checkpoint", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:  # no more threads to be had, or the interpreter is about to end
-                    return
-                self.thread = thread
+            self._begin()
+
+    def go_on(self) -> None:
+        """After `stop`, where something is due."""
+        with self.mutex:
+            if self.due:
+                self._begin()
+
+    def _begin(self) -> None:
+        if self.thread is None:
+            self.stopped.clear()
+            thread = threading.Thread(target=self._run, name="txfiles-checkpoint", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads to be had, or the interpreter is about to end
+                return
+            self.thread = thread
 
     def stop(self) -> None:
         """Returns when no thread is left."""
@@ -117,5 +126,5 @@ def _checkpoint(root: bytes, seq: int) -> None:
         _log.warning("%s: the checkpoint of its log failed and is left to recovery: %s", shown, error)
 
 
-_fs.on_fork(_waiting.reset, before=_waiting.stop)
+_fs.on_fork(_waiting.reset, before=_waiting.stop, after=_waiting.go_on)
 atexit.register(_waiting.stop)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from txfiles._tree.staging import Staging
 
 _WITHOUT_LOG = ("btrfs", "memory")
-_NO_LOG = (*NO_ROOM, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+_NO_LOG = (*NO_ROOM, errno.EFBIG, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 def enter(home: Home, level: Durability) -> RecoveryReport | None:
@@ -48,9 +48,10 @@ def enter(home: Home, level: Durability) -> RecoveryReport | None:
         report = recover_locked(home, durable=level != "process")
         if not report.waiting:
             ensure_format(home)
-    if (file := log_of(home)) is not None and file.is_for_one:
+    if (file := log_of(home)) is not None and file.must_go:
         checkpoint(home, file)
-        file.renew()
+        if file.must_go:
+            file.renew()
     return report
 
 

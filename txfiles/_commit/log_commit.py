@@ -12,14 +12,15 @@ J8  No token goes that holds a replaced file before the tail says "applied".
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NoReturn
 
 from txfiles._commit.checkpoint import begin_anew, checkpoint, sync_changed
-from txfiles._commit.durable import files_round
+from txfiles._commit.durable import files_round, sync_everything, sync_tokens
 from txfiles._commit.inventory import read_head
 from txfiles._commit.logfile import mark_of
-from txfiles._commit.protocol import give_up, path_of
-from txfiles._commit.restore import TOOK_LONG
+from txfiles._commit.protocol import give_up, path_of, tell_what_is_theirs
+from txfiles._commit.restore import TOOK_LONG, has_parent
 from txfiles._disk.interrupts import give_way
 from txfiles._disk.system import release
 from txfiles._format import layout, log, paths
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from txfiles._commit.home import Home
     from txfiles._commit.logfile import LogFile
     from txfiles._disk.system import Stat
+    from txfiles._format.journal import Meta
     from txfiles._tree.staging import Staging
     from txfiles._tree.tokens import Tokens
 
@@ -60,6 +62,8 @@ def commit(home: Home, staging: Staging, file: LogFile, operations: list[Operati
         staging.tokens.keep_only({op.number for op in operations})
         if home.progress is not None:
             home.progress.begin(len(operations))
+        if sum(op.new.size for op in operations if op.new is not None) > log.SIZE - log.FIRST:
+            return False
         seq = home.next_number(read_head(home)) if file.is_empty else file.seq + 1
         journal, contents = _journal(home, staging, file, operations, seq)
         now = home.fs.now()
@@ -138,13 +142,15 @@ def _make_old_durable(home: Home, file: LogFile, journal: Journal) -> None:
     the private directory is synced, too.
     """
     known, tree = file.read(), home.tree
-    unknown = [op for op in journal.ops if not known.vouches_for(op.path, op.old)]
-    unknown = [op for op in unknown if op.old is not None or not known.vouches_for_absence(tree, op.path)]
+    holds = lru_cache(None)(partial(known.holds, tree))
+    unknown = [op for op in journal.ops if not known.vouches_for(op.path, op.old, holds)]
     if not unknown:
         return
     above = {directory for op in unknown for directory in paths.ancestors(op.path)}
     marks = {directory: mark_of(tree, directory) for directory in above}
     files_round(home, {op.path for op in unknown}, above)
+    if any(known.put_elsewhere(op.path, op.old) for op in unknown):
+        sync_everything(home)
     known.directories.update((directory, mark) for directory, mark in marks.items() if mark is not None)
 
 
@@ -170,15 +176,20 @@ def _apply(home: Home, staging: Staging, file: LogFile, journal: Journal) -> Non
     try:
         file.mark("applying")
         try:
+            linked = []
             for op in journal.ops:
-                put(home, journal, op)
+                if put(home, journal, op):
+                    linked.append(op)
                 home.step()
+            keep_linked(home, journal, linked)
         except (OSError, TxFilesError) as cause:
-            _undo(home, staging, file, journal)
-            if isinstance(cause, TxFilesError):
-                raise
+            theirs = _undo(home, staging, file, journal)
             message = f"nothing was changed in {shown!r}: {paths.told(cause, home.root)}"
-            raise CommitError(message, path=path_of(cause, shown)) from cause
+            failure = cause if isinstance(cause, TxFilesError) else CommitError(message, path=path_of(cause, shown))
+            tell_what_is_theirs(failure, theirs)
+            if failure is cause:
+                raise
+            raise failure from cause
         file.mark("applied")
     except OSError as error:
         message = f"the commit in {shown!r} was cut off: {paths.told(error, home.root)}; recovery decides"
@@ -204,8 +215,11 @@ def _unchanged(home: Home, file: LogFile, journal: Journal) -> list[bytes]:
     return [directory for directory in touched if known.pop(directory) == mark_of(home.tree, directory)]
 
 
-def put(home: Home, journal: Journal, op: Operation) -> None:
-    """Exchange the names, and see what came out. Raises `ConflictError`, all as it was, for what is somebody else's."""
+def put(home: Home, journal: Journal, op: Operation) -> bool:
+    """Exchange the names, and see what came out: whether that has another name, too.
+
+    Raises `ConflictError`, all as it was, for what is somebody else's.
+    """
     token, place = (home.private_fd, layout.token(journal.tid, op.number)), home.tree.at(op.path)
     swap = home.fs.rename_new if op.old is None or op.kind == "delete" else home.fs.exchange
     one, other = (place, token) if op.kind == "delete" else (token, place)
@@ -216,23 +230,50 @@ def put(home: Home, journal: Journal, op: Operation) -> None:
     except OSError as error:
         paths.give_name(error, op.path, always=True)
         raise
-    if op.old is not None and not shows(home.fs.stat(*token), op.old):
+    if op.old is None:
+        return False
+    found = home.fs.stat(*token)
+    if not shows(found, op.old) or not has_mode(found, op.was or op.meta):
         swap(*other, *one)
         raise _foreign(op)
+    return found.st_nlink > 1
 
 
-def take_back(home: Home, journal: Journal, op: Operation) -> None:
-    """Undo one operation, if it was done and nobody has come since."""
-    found, place = home.tree.stat(op.path), home.tree.at(op.path)
-    private = home.private_fd, layout.token(journal.tid, op.number)
+def has_mode(found: Stat, meta: Meta | None) -> bool:
+    """It has these permissions and owners."""
+    return meta is None or (found.st_mode & 0o7777, found.st_uid, found.st_gid) == meta[:3]
+
+
+def has_another_name(home: Home, journal: Journal, op: Operation) -> bool:
+    """What was replaced, if it was."""
+    token = token_of(home, journal, op)
+    return token is not None and token.st_nlink > 1
+
+
+def keep_linked(home: Home, journal: Journal, operations: Collection[Operation]) -> None:
+    """Make durable what was replaced and has another name, for the log keeps it no longer."""
+    if operations:
+        sync_tokens(home, [layout.token(journal.tid, op.number) for op in operations])
+
+
+def take_back(home: Home, journal: Journal, op: Operation) -> bool:
+    """Undo one operation, if it was done; false where somebody has come since, whose file stays."""
+    private, token = (home.private_fd, layout.token(journal.tid, op.number)), token_of(home, journal, op)
+    if token is None if op.kind == "delete" else shows(token, op.new):
+        return True  # not done
+    found = home.tree.stat(op.path)
     if op.kind == "delete":
-        if found is None and token_of(home, journal, op) is not None:
-            home.fs.rename_new(*private, *place)
-    elif op.new is not None and shows(found, op.new):
-        if op.old is None:
-            home.fs.rename_new(*place, *private)
-        else:
-            home.fs.exchange(*private, *place)
+        if found is not None or not has_parent(home, op.path):
+            return False
+        home.fs.rename_new(*private, *home.tree.at(op.path))
+        return True
+    if found is None or not shows(found, op.new) or not has_mode(found, op.meta):
+        return False
+    if op.old is None:
+        home.fs.rename_new(*home.tree.at(op.path), *private)
+    else:
+        home.fs.exchange(*private, *home.tree.at(op.path))
+    return True
 
 
 def token_of(home: Home, journal: Journal, op: Operation) -> Stat | None:
@@ -250,21 +291,21 @@ def remove_tokens(home: Home, journal: Journal) -> None:
             home.remove(layout.token(journal.tid, op.number))
 
 
-def shows(found: Stat | None, recorded: Identity) -> bool:
+def shows(found: Stat | None, recorded: Identity | None) -> bool:
     """What was found is the regular file that was recorded."""
-    return found is not None and is_file(found, recorded)
+    return found is not None and recorded is not None and is_file(found, recorded)
 
 
-def _undo(home: Home, staging: Staging, file: LogFile, journal: Journal) -> None:
-    """Nothing is reported before the record is retired: until then a power loss rolls it forward."""
+def _undo(home: Home, staging: Staging, file: LogFile, journal: Journal) -> list[Operation]:
+    """What could not be undone. Nothing is reported before the record is retired: a power loss rolls it forward."""
     file.mark("undoing")
-    for op in reversed(journal.ops):
-        take_back(home, journal, op)
+    theirs = [op for op in reversed(journal.ops) if not take_back(home, journal, op)]
     sync_changed(home, file)
     begin_anew(file)
     with suppress(OSError):
         staging.tokens.remove_all()
     remove_tokens(home, journal)  # also a deleted file in whose place somebody has put another one
+    return theirs
 
 
 def _foreign(op: Operation) -> ConflictError:

@@ -7,9 +7,9 @@ record. J7: all paths are examined before one is touched. Killed at any step, th
     applied           nothing is left to be done
     applying          what is not done yet of the last record; RecoveryConflictError where somebody else has come
     undoing           take back what is done of the last record, then as syncing without it
-    syncing           put every path in its place anew: a sync may have failed
+    syncing           put in its place anew what is there of the records: a sync may have failed
     nothing           (a power loss, another mount, a copied tree) put in place what is not whole, see `restore`; in the
-                      boot of the records every path, for a sync may have failed
+                      boot of the records every path, where a sync may have failed
     tainted           the same, and then a new log takes the place of this one
 
 Then a checkpoint. What of others is in the way is a RecoveryConflictError until the caller decides.
@@ -20,8 +20,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from txfiles._commit.checkpoint import begin_anew, sync_changed
-from txfiles._commit.log_commit import put, remove_tokens, shows, take_back, token_of
-from txfiles._commit.restore import conflict, examine, restore
+from txfiles._commit.log_commit import has_another_name, keep_linked, put, remove_tokens, shows, take_back, token_of
+from txfiles._commit.protocol import make_parents
+from txfiles._commit.restore import (
+    conflict,
+    examine,
+    finals,
+    has_parent,
+    is_directory,
+    is_there,
+    put_anew,
+    restore,
+)
+from txfiles._disk import metadata
 from txfiles._format import layout, paths
 from txfiles.errors import ConflictError, RecoveryConflictError
 
@@ -65,18 +76,21 @@ def recover(home: Home, file: LogFile, on_conflict: Choice = "raise") -> Recover
         back.append(last)
         for op in reversed(last.ops):
             take_back(home, last, op)
-        theirs = restore(home, records, on_conflict, is_copy=file.is_copy, every=True).theirs
+        put_anew(home, records)
+    elif phase in ("syncing", "undoing"):
+        forward += _of(records, put_anew(home, records))
     elif phase == "applying" and records:
         file.mark_begun()
         if _finish(home, records[-1].journal, on_conflict):
             forward.append(records[-1].journal)
     elif phase != "applied":
-        every = phase == "syncing" or any(_is_of_this_boot(home, record) for record in records)
+        every = file.may_lack_sync and any(_is_of_this_boot(home, record) for record in records)
         done, theirs = restore(home, records, on_conflict, is_copy=file.is_copy, every=every)
-        restored = set(done)
-        forward += [record.journal for record in records if any(op.path in restored for op in record.journal.ops)]
+        forward += _of(records, set(done))
     if phase in ("applied", "applying", None) and not back:
         file.mark("syncing")
+    for journal in (*back, *(record.journal for record in records[-1:])):
+        keep_linked(home, journal, [op for op in journal.ops if has_another_name(home, journal, op)])
     sync_changed(home, file)
     if phase == "tainted" or file.is_copy:
         file.renew()
@@ -111,12 +125,19 @@ def outlook(home: Home, found: Found) -> Outlook:
         todo, foreign = undone(home, journal)
         return Outlook(journal, "committed", [op.path for op in todo], foreign)
     back = records.pop().journal if phase == "undoing" else None
-    seen = examine(home, records, is_copy=found.is_copy)
     touched = set() if back is None else {op.path for op in back.ops}
+    if phase in ("syncing", "undoing"):
+        ours = {path for path, final in finals(records).items() if (at := home.tree.stat(path)) and is_there(final, at)}
+        return Outlook(back, "aborting", sorted(ours | touched), [])
+    seen = examine(home, records, is_copy=found.is_copy)
     every = seen.whole if phase is not None else []  # a sync may have failed
-    restored = {final.op.path for final in (*seen.missing, *every)} | touched
-    foreign = [final.op for final in seen.foreign if final.op.path not in touched]
-    return Outlook(back, "aborting", sorted(restored), foreign)
+    restored = {final.op.path for final in (*seen.missing, *every)}
+    return Outlook(None, "committed", sorted(restored), [final.op for final in seen.foreign])
+
+
+def _of(records: list[Record], changed: set[bytes]) -> list[Journal]:
+    """The transactions that have changed these paths."""
+    return [record.journal for record in records if any(op.path in changed for op in record.journal.ops)]
 
 
 def _is_of_this_boot(home: Home, record: Record) -> bool:
@@ -140,8 +161,9 @@ def undone(home: Home, journal: Journal) -> tuple[list[Operation], list[Operatio
 def _finish(home: Home, journal: Journal, on_conflict: Choice) -> bool:
     """Whether there was anything to do."""
     todo, foreign = undone(home, journal)
-    if foreign and on_conflict == "raise":
-        raise conflict(foreign)
+    in_the_way = [op for op in foreign if on_conflict == "roll-forward" and is_directory(home, op.path)]
+    if in_the_way or (foreign and on_conflict == "raise"):
+        raise conflict(in_the_way or foreign)
     for op in todo:
         if op in foreign:
             if on_conflict == "roll-forward":
@@ -156,12 +178,13 @@ def _finish(home: Home, journal: Journal, on_conflict: Choice) -> bool:
 
 def _force(home: Home, journal: Journal, op: Operation) -> None:
     """Over whatever is there."""
-    place, token = home.tree.at(op.path), (home.private_fd, layout.token(journal.tid, op.number))
+    token = home.private_fd, layout.token(journal.tid, op.number)
     with paths.Naming(op.path, always=True):
         if op.kind == "write":
-            home.fs.rename(*token, *place)
+            make_parents(home, op)
+            home.fs.rename(*token, *home.tree.at(op.path))
         elif home.tree.stat(op.path) is not None:
-            home.fs.rename(*place, *token)
+            home.fs.rename(*home.tree.at(op.path), *token)
 
 
 def _is_done(home: Home, journal: Journal, op: Operation) -> bool:
@@ -173,5 +196,10 @@ def _is_done(home: Home, journal: Journal, op: Operation) -> bool:
 
 
 def _is_old(home: Home, op: Operation) -> bool:
+    """What is there is what the record replaces, with its metadata."""
     found = home.tree.stat(op.path)
-    return found is None if op.old is None else shows(found, op.old)
+    if found is None or op.old is None:
+        return found is None and op.old is None and has_parent(home, op.path)
+    before = op.was or op.meta
+    is_same = before is None or metadata.read(home.fs, *home.tree.at(op.path), found) == before
+    return shows(found, op.old) and is_same

@@ -22,11 +22,11 @@ from txfiles._commit.log_look import read_header, read_part
 from txfiles._disk.metadata import has_acl
 from txfiles._disk.system import release, write_all_at
 from txfiles._format import layout, log, paths
-from txfiles._format.log import Header, Phase, Place, Record
+from txfiles._format.log import Header, Phase, Place, Record, Tail
 from txfiles.errors import JournalCorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from txfiles._commit.home import Home
     from txfiles._format.journal import Identity, Journal, Meta
@@ -53,47 +53,56 @@ class Read:
     """What this process has read of a log, up to `at`.
 
     `durable` are the files that the last checkpoint has made so, `changed` those of the records since: each path with
-    its file, `None` where there is none, the last ones last. `directories` are those in which, and above which, no name
-    has changed since they were durable but by records: each with what tells that.
+    its file, `None` where there is none, the last ones last; `last` are the paths of the last record. `directories` are
+    those in which, and above which, no name has changed since they were durable but by records: each with what tells
+    that.
     """
 
     def __init__(self, header: Header, durable: dict[bytes, Identity | None]) -> None:
         self.generation, self.at = header.generation, log.place(header, ())
         self.durable = durable
         self.changed: dict[bytes, Identity | None] = {}
+        self.last: list[bytes] = []
         self.directories: dict[bytes, Mark] = {}
 
     def add(self, journal: Journal, at: Place) -> None:
         self.at = at
+        self.last = [op.path for op in journal.ops]
         for op in journal.ops:
             self.changed.pop(op.path, None)
             self.changed[op.path] = op.new
 
-    def vouches_for(self, path: bytes, file: Identity | None) -> bool:
-        """It is known that just this is durable there."""
-        known = self.changed if path in self.changed else self.durable
-        return path in known and known[path] == file
+    def vouches_for(self, path: bytes, file: Identity | None, holds: Callable[[bytes], bool]) -> bool:
+        """It is known that just this is durable there; `holds` tells of a directory whether it is as it was.
 
-    def vouches_for_absence(self, tree: Tree, path: bytes) -> bool:
-        """Nobody but records has changed the directory of the path, or one above it, since they were durable.
-
-        Where others change one in the moment in which a commit does, this does not notice: after a power loss recovery
-        asks then about a file that had come back.
+        Where others change one in the moment in which a commit does, nobody notices: after a power loss recovery
+        finds an old file at its old place then, or asks about one that had come back.
         """
-        return all(
-            directory in self.directories and self.directories[directory] == mark_of(tree, directory)
-            for directory in paths.ancestors(path)
-        )
+        known = self.changed if path in self.changed else self.durable
+        is_known = path in known and known[path] == file
+        if not (is_known or (file is None and holds(b""))):
+            return False
+        return all(map(holds, paths.on_the_way(path)))
+
+    def holds(self, tree: Tree, directory: bytes) -> bool:
+        """Nobody but records has changed a name in it since it was durable."""
+        return directory in self.directories and self.directories[directory] == mark_of(tree, directory)
+
+    def put_elsewhere(self, path: bytes, file: Identity | None) -> bool:
+        """What a record has put there is not what is there now: others have given it another name, or removed it."""
+        put = self.changed.get(path)
+        return put is not None and (file is None or file.ino != put.ino)
 
 
 class LogFile:
     """The open log of a root. Owns its descriptors. REQUIRES: the lock.
 
-    `last` is the place behind the last record, `before` the one behind those before it. `is_for_one` where the root
-    was given to a group later: what that may not read can be in it, so another one has to take its place.
+    `last` is the place behind the last record, `before` the one behind those before it. It `must_go`, another file has
+    to take its place, where the root was given to a group later: what that may not read can be in it; and where it has
+    another name: a copy of the tree that is made of links has the same log.
     """
 
-    is_for_one = False
+    must_go = False
 
     def __init__(self, home: Home, fd: int, tail_fd: int, header: Header, *, is_copy: bool = False) -> None:
         self._home = home
@@ -101,6 +110,7 @@ class LogFile:
         self._tail_fd = tail_fd
         self._session = home.fs.session(fd)
         self._phase: Phase | None = None
+        self._tail: Tail | None = None  # as it was found
         self._records: list[Record] | None = None
         self._key = header.ino, header.born, header.key, self._session
         self.is_copy = is_copy
@@ -168,9 +178,13 @@ class LogFile:
             return None
         try:
             tail_fd = _open_tail(home)
+            found, tail = fs.fstat(fd), fs.fstat(tail_fd)
+            if tail.st_nlink > 1:
+                shared, tail_fd = tail_fd, -1
+                tail_fd = _own_tail(home, shared)
             header, is_copy = read_header(home, fd)
             file = cls(home, fd, tail_fd, header, is_copy=is_copy)
-            file.is_for_one = bool(fs.fstat(tail_fd).st_mode & ~fs.fstat(fd).st_mode & stat.S_IWGRP)
+            file.must_go = found.st_nlink > 1 or bool(tail.st_mode & ~found.st_mode & stat.S_IWGRP)
             file._find_end()
         except BaseException:
             release(fs, *(one for one in (fd, tail_fd) if one >= 0))
@@ -179,7 +193,7 @@ class LogFile:
 
     def _find_end(self) -> None:
         raw = b"" if self.is_copy else self._home.fs.read_at(self._tail_fd, log.TAIL_SIZE, 0)
-        tail = log.decode_tail(raw)
+        self._tail = tail = log.decode_tail(raw)
         if tail is not None and log.phase_of(tail, self._session, self.header, tail.seq) == "applied":
             self.last = self.before = Place(tail.seq, tail.chain, tail.offset)
             self._phase = "applied"
@@ -217,8 +231,23 @@ class LogFile:
                 raise JournalCorruptError(f"the log {_SHOWN} is damaged at byte {known.at.end}", path=_SHOWN)
             if len(cache) >= _MOST_LOGS:
                 cache.clear()
+            self._vouch_for_last(known)
         cache[self._key] = known
         return known
+
+    def _vouch_for_last(self, known: Read) -> None:
+        """For what is above the files of the last record: nobody has changed it since the tail was written behind that.
+
+        By the times that the kernel gave both; within one tick of its clock this notices nothing.
+        """
+        if self._phase != "applied":
+            return
+        tail = self._home.fs.fstat(self._tail_fd)
+        until = min(tail.st_mtime_ns, tail.st_ctime_ns)
+        for directory in paths.above(known.last):
+            mark = mark_of(self._home.tree, directory)
+            if mark is not None and mark[2] <= until:
+                known.directories[directory] = mark
 
     def _read_on(self, known: Read) -> bool:
         """Whether it leads to the last record."""
@@ -295,6 +324,7 @@ class LogFile:
         new = LogFile.make(self._home, self.header.generation + 1, self.seq + skip, self._chain)
         self.close()
         self.__dict__.update(new.__dict__)
+        self.must_go = False
 
     @property
     def _chain(self) -> bytes:
@@ -333,6 +363,13 @@ class LogFile:
         """What was being done when the tail was written, see `log.phase_of`."""
         return self._phase
 
+    @property
+    def may_lack_sync(self) -> bool:
+        """Where the tail is of another session: it does not say that no sync can have failed."""
+        tail = self._tail
+        is_current = tail is not None and tail.generation == self.header.generation
+        return not is_current or (tail is not None and tail.phase not in ("applied", "applying"))
+
     def close(self) -> None:
         self._home.let_go()
         fds, self._fd, self._tail_fd = (self._fd, self._tail_fd), -1, -1
@@ -358,6 +395,25 @@ def _open_tail(home: Home) -> int:
         fd = home.fs.create(home.private_fd, layout.TAIL)
         home.share(fd)
         return fd
+
+
+def _own_tail(home: Home, fd: int) -> int:
+    """The same for this root alone; closes the one that it shares."""
+    try:
+        raw = home.fs.read_at(fd, log.TAIL_SIZE, 0)
+    finally:
+        release(home.fs, fd)
+    name = layout.token(home.fs.random_id(), 0)
+    mine = home.fs.create(home.private_fd, name)
+    try:
+        home.share(mine)
+        write_all_at(home.fs, mine, raw, 0)
+        home.fs.rename(home.private_fd, name, home.private_fd, layout.TAIL)
+    except BaseException:
+        release(home.fs, mine)
+        home.remove(name)
+        raise
+    return mine
 
 
 def _read(home: Home, fd: int, start: int, end: int) -> bytes:

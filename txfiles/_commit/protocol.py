@@ -420,7 +420,7 @@ class Commit:
         try:
             if not self._exists("intent"):  # otherwise nothing was touched
                 begin_undo(self.home, self.journal)
-                self._tell_what_is_theirs(finish_undo(self.home, self.journal))
+                tell_what_is_theirs(self.failure, finish_undo(self.home, self.journal))
         except (OSError, TxFilesError) as error:
             if not spare.give(self.home, error):
                 self._fail_undo(error)
@@ -451,11 +451,6 @@ class Commit:
             taint(self.home, self.journal, "aborting")
         message = f"the commit in {self.shown!r} failed ({self.failure}), and so did undoing it ({self._told(error)})"
         self._fail(CommitOutcomeUnknownError(f"{message}; recovery decides", path=self.shown), error)
-
-    def _tell_what_is_theirs(self, left: list[Operation]) -> None:
-        if left and self.failure is not None:
-            shown = paths.some([repr(paths.decode(op.path)) for op in left])
-            self.failure.add_note(f"txfiles: changed by somebody else meanwhile, and left as it is: {shown}")
 
     def _tell_what_stayed(self) -> None:
         with suppress(OSError):  # the outcome is known, this is only a hint
@@ -631,13 +626,13 @@ def _apply_write(home: Home, evidence: Evidence, op: Operation, skip: frozenset[
         raise _meddled(op)
     elif target is None or op.number in force or evidence.is_untouched(op, target):
         if op.number in force:
-            _make_parents(home, op)
+            make_parents(home, op)
         home.fs.rename(home.private_fd, evidence.token_name(op), *home.tree.at(op.path))
     else:
         raise _foreign(evidence, op, target)
 
 
-def _make_parents(home: Home, op: Operation) -> None:
+def make_parents(home: Home, op: Operation) -> None:
     """Make the directories that somebody removed from under a write that is to be done all the same."""
     for directory in paths.ancestors(op.path)[1:]:
         if home.tree.stat(directory) is None:
@@ -852,6 +847,13 @@ def interrupt_in(failure: BaseException | None) -> BaseException | None:
     while isinstance(failure, Exception):
         failure = failure.__cause__
     return failure
+
+
+def tell_what_is_theirs(failure: BaseException | None, left: list[Operation]) -> None:
+    """What could not be undone."""
+    if left and failure is not None:
+        shown = paths.some([repr(paths.decode(op.path)) for op in left])
+        failure.add_note(f"txfiles: changed by somebody else meanwhile, and left as it is: {shown}")
 
 
 def taint(home: Home, journal: Journal, state: State) -> None:

@@ -13,8 +13,10 @@ whoever has changed its mode since; and so does a path that shows nothing.
 from __future__ import annotations
 
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from txfiles._commit.durable import sync_directories
 from txfiles._disk import metadata
 from txfiles._format import paths
 from txfiles._tree.tokens import Tokens, digest_of_file
@@ -45,6 +47,7 @@ class Final(NamedTuple):
     op: Operation
     content: bytes
     time: int
+    boot: str
     known: tuple[Identity, ...]
     made: tuple[Identity, ...]
 
@@ -60,7 +63,7 @@ def finals(records: Sequence[Record]) -> dict[bytes, Final]:
             known += tuple(one for one in (op.old, op.new) if one is not None)
             made += () if op.new is None else (op.new,)
             content = next(contents) if op.kind == "write" else b""
-            found[op.path] = Final(op, content, record.time, known, made)
+            found[op.path] = Final(op, content, record.time, record.journal.boot, known, made)
     return found
 
 
@@ -79,22 +82,59 @@ class Examined(NamedTuple):
 def examine(home: Home, records: Sequence[Record], *, is_copy: bool) -> Examined:
     """Look at every path of the records. Reads only."""
     out = Examined([], [], [], [])
+    gone: list[Final] = []
     over = max((record.time for record in records), default=0) + _OVER
     for path, final in finals(records).items():
         found = home.tree.stat(path)
         if is_whole(home, final, found):
             out.whole.append(final)
         elif found is None:  # a recovery that was cut off can leave that, too (A1)
-            (out.missing if _has_parent(home, path) else out.later).append(final)
-        elif not is_copy and over < found.st_ctime_ns < home.fs.booted() - _SLACK and _is_not_ours(home, final, found):
-            out.later.append(final)
+            is_gone = not has_parent(home, path)
+            (out.later if is_gone else out.missing).append(final)
+            gone += [final] if is_gone else []
+        elif not is_copy and over < found.st_ctime_ns and _is_not_ours(home, final, found):
+            is_later = _came_before(home, final, found, is_copy=is_copy) or _has_content(home, final, found)
+            (out.later if is_later else out.foreign).append(final)
         elif is_ours(final, found, is_copy=is_copy):
             out.missing.append(final)
-        elif final.time <= found.st_ctime_ns < home.fs.booted() - _SLACK:
-            out.later.append(final)
         else:
-            out.foreign.append(final)
+            is_later = _came_before(home, final, found, is_copy=is_copy)
+            (out.later if is_later else out.foreign).append(final)
+    out.missing.extend([] if is_copy else _torn_elsewhere(home, gone))
     return out
+
+
+def _torn_elsewhere(home: Home, gone: Sequence[Final]) -> list[Final]:
+    """Files whose directory is not there, at the paths below the root to which somebody has moved it."""
+    wanted = {identity.ino: final for final in gone for identity in final.made}
+    found = []
+    todo = [b""] if wanted else []
+    while todo:
+        directory = todo.pop()
+        try:
+            names = home.tree.listdir(directory)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue
+        for name in names:
+            path = paths.join(directory, name)
+            status = home.tree.stat(path)
+            if status is None:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                todo.append(path)
+            elif status.st_ino in wanted:
+                final = wanted[status.st_ino]
+                final = final._replace(op=final.op._replace(path=path))
+                if is_ours(final, status, is_copy=False) and not _has_content(home, final, status):
+                    found.append(final)
+    return found
+
+
+def _came_before(home: Home, final: Final, found: Stat, *, is_copy: bool) -> bool:
+    """Somebody else's came after the record, and before a power loss, if there was one."""
+    if not is_copy and final.boot == home.fs.boot_id():
+        return final.time <= found.st_ctime_ns
+    return final.time <= found.st_ctime_ns < home.fs.booted() - _SLACK
 
 
 def _is_not_ours(home: Home, final: Final, found: Stat) -> bool:
@@ -104,9 +144,13 @@ def _is_not_ours(home: Home, final: Final, found: Stat) -> bool:
     return True
 
 
-def _has_parent(home: Home, path: bytes) -> bool:
-    parent = home.tree.stat(paths.split(path)[0])
-    return parent is not None and stat.S_ISDIR(parent.st_mode)
+def has_parent(home: Home, path: bytes) -> bool:
+    return is_directory(home, paths.split(path)[0])
+
+
+def is_directory(home: Home, path: bytes) -> bool:
+    found = home.tree.stat(path)
+    return found is not None and stat.S_ISDIR(found.st_mode)
 
 
 class Restored(NamedTuple):
@@ -124,31 +168,60 @@ def restore(home: Home, records: Sequence[Record], on_conflict: Choice, *, is_co
     found = examine(home, records, is_copy=is_copy)
     todo = [*found.missing, *(final for final in found.whole if every and final.op.kind == "write")]
     foreign = found.foreign
-    if foreign and on_conflict in ("raise", "roll-back"):
-        raise conflict([final.op for final in foreign])
+    in_the_way = [final for final in foreign if on_conflict == "roll-forward" and is_directory(home, final.op.path)]
+    if in_the_way or (foreign and on_conflict in ("raise", "roll-back")):
+        raise conflict([final.op for final in in_the_way or foreign])
     theirs = [final.op.path for final in found.later]
     if on_conflict == "roll-forward":
         todo += foreign
     else:
         theirs += [final.op.path for final in foreign]
-    tokens = Tokens(home.fs, home.private_fd, home.fs.random_id(), durable=True)
-    try:
-        _replace(home, tokens, [final for final in todo if final.op.kind == "write"])
-    finally:
-        tokens.forget()
+    _replace(home, [final for final in todo if final.op.kind == "write"])
+    elsewhere = {final.op.path for final in todo}.difference(finals(records))
+    if elsewhere:
+        sync_directories(home, {paths.split(path)[0] for path in elsewhere})
     for final in todo:
         if final.op.kind == "delete" and home.tree.stat(final.op.path) is not None:
             home.fs.unlink(*home.tree.at(final.op.path))
     return Restored([final.op.path for final in todo], theirs)
 
 
-def _replace(home: Home, tokens: Tokens, todo: list[Final]) -> None:
-    made = [(final, _make(tokens, final)) for final in todo]
-    home.fs.run_all([tokens.sync(number) for _, number in made])
-    tokens.close()
-    for final, number in made:
-        with paths.Naming(final.op.path, always=True):
-            home.fs.rename(home.private_fd, tokens.name(number), *home.tree.at(final.op.path))
+def put_anew(home: Home, records: Sequence[Record]) -> set[bytes]:
+    """The files that are there, in the session that put them there: a sync of theirs may have failed. Their paths.
+
+    Whatever else a path shows, or that it shows nothing, was somebody else's doing, and so is the metadata.
+    """
+    todo = []
+    for path, final in finals(records).items():
+        found = home.tree.stat(path)
+        if found is not None and is_there(final, found):
+            meta = metadata.read(home.fs, *home.tree.at(path), found)
+            todo.append(final._replace(op=final.op._replace(meta=meta)))
+    _replace(home, todo)
+    return {final.op.path for final in todo}
+
+
+def is_there(final: Final, found: Stat) -> bool:
+    """What the last record put there, or recovery in its place."""
+    new = final.op.new
+    return new is not None and stat.S_ISREG(found.st_mode) and new[1:3] == (found.st_size, found.st_mtime_ns)
+
+
+def _replace(home: Home, todo: Sequence[Final]) -> None:
+    tokens = Tokens(home.fs, home.private_fd, home.fs.random_id(), durable=True)
+    try:
+        made = [(final, _make(tokens, final)) for final in todo]
+        home.fs.run_all([tokens.sync(number) for _, number in made])
+        tokens.close()
+        for final, number in made:
+            with paths.Naming(final.op.path, always=True):
+                home.fs.rename(home.private_fd, tokens.name(number), *home.tree.at(final.op.path))
+    except BaseException:
+        with suppress(OSError):
+            tokens.remove_all()
+        raise
+    finally:
+        tokens.forget()
 
 
 def _make(tokens: Tokens, final: Final) -> int:

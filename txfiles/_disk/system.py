@@ -126,7 +126,13 @@ class FileSystem(Protocol):
     def pid(self) -> int: ...
     def ids(self) -> tuple[int, int]: ...
     def umask(self, at: int, parent: bytes) -> int: ...
-    def on_fork(self, callback: Callable[[], None], *, before: Callable[[], None] | None = None) -> None: ...
+    def on_fork(
+        self,
+        callback: Callable[[], None],
+        *,
+        before: Callable[[], None] | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> None: ...
 
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -578,12 +584,20 @@ class KernelFS:
         finally:
             self.close(fd)
 
-    def on_fork(self, callback: Callable[[], None], *, before: Callable[[], None] | None = None) -> None:
-        """Call it in each forked child, and `before` in the parent before that."""
+    def on_fork(
+        self,
+        callback: Callable[[], None],
+        *,
+        before: Callable[[], None] | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> None:
+        """Call it in each forked child, and in the parent `before` and `after` that."""
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=callback)
             if before is not None:
                 os.register_at_fork(before=before)
+            if after is not None:
+                os.register_at_fork(after_in_parent=after)
 
 
 _boot: str | None = None

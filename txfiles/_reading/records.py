@@ -207,6 +207,8 @@ class Records:
 
     def _missing(self, look: LogLook) -> Examined:
         """What recovery would put in place. Of what an undo takes back it puts all of it there."""
+        if look.here and not look.in_doubt:
+            return Examined([], [], [], [])  # what others have removed or changed meanwhile is theirs
         found = self._all(look)
         if not look.in_doubt:
             return examine(self._home, found.records, is_copy=found.is_copy)

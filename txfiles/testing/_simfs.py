@@ -192,7 +192,13 @@ class SimFS(SimCalls):
     def umask(self, at: int, parent: bytes) -> int:
         return self.options.umask
 
-    def on_fork(self, callback: Callable[[], None], *, before: Callable[[], None] | None = None) -> None:
+    def on_fork(
+        self,
+        callback: Callable[[], None],
+        *,
+        before: Callable[[], None] | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> None:
         """There are no forks."""
 
     # -- the plan -------------------------------------------------------------------------------------------------
