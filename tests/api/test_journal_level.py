@@ -26,7 +26,7 @@ from txfiles import (
     FileTransaction,
     commit_prepared,
 )
-from txfiles._commit import home, idle, levels
+from txfiles._commit import home, idle, levels, log_commit
 from txfiles._commit.home import Home
 from txfiles._disk import system
 from txfiles._format import layout, log
@@ -331,6 +331,7 @@ PLACES = [
     ("exchange", errno.ENOSYS),
     ("allocate", errno.ENOSPC),
     ("allocate", errno.EDQUOT),
+    ("allocate", errno.EFBIG),
     ("kind", "btrfs"),
     ("session", b""),
 ]
@@ -671,6 +672,32 @@ def test_new_files_cost_one_sync_too_once_their_directory_is_durable(root: Path,
     assert [syncs(f"d/e/{number}") for number in range(4, 8)] == [1, 0, 0, 0]
     store.checkpoint()
     assert syncs("d/e/last") == 0
+
+
+def test_a_file_in_a_directory_costs_one_too_also_for_who_comes_later(root: Path, store: FileStore) -> None:
+    """As long as nobody else changes a name there, and the last commit was in it."""
+    (root / "d").mkdir()
+    put(store, **{"d/x": "1", "a": "1"})
+
+    def syncs(*names: str, later: bool = False) -> int:
+        if later:
+            system.KernelFS.logs.clear()
+        with system.use(fs := Calls()):
+            put(store, **dict.fromkeys(names, "2"))
+        return fs.made.count("run_all")
+
+    assert [syncs("d/x"), syncs("d/x", later=True), syncs("d/x", "a", later=True)] == [0, 0, 0]
+    (root / "d" / "theirs").touch()
+    assert [syncs("d/x"), syncs("d/x")] == [1, 0]
+    time.sleep(0.02)  # more than a tick of the kernel's clock
+    (root / "d" / "theirs").unlink()
+    assert [syncs("d/x", later=True), syncs("d/x", later=True)] == [1, 0]
+    assert [syncs("a"), syncs("d/x", later=True), syncs("a", later=True)] == [0, 1, 0]
+
+
+def test_what_no_record_can_hold_is_not_read(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_commit, "_content", lambda *_: pytest.fail("read"))
+    put(store, **{str(number): "x" * 60_000 for number in range(70)})
 
 
 # -- other places, other users --------------------------------------------------------------------------------------

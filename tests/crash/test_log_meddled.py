@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import pytest
 
 from tests.api.test_journal_level import records
 from tests.support.boundary import tree
-from txfiles import FileStore
+from txfiles import FileStore, recover
 from txfiles._disk import system
-from txfiles.errors import ConflictError
+from txfiles.errors import CommitError, ConflictError
 
 PATHS = ["a", "b", "gone", "new", "other"]
 
@@ -52,6 +53,12 @@ def store(root: Path) -> FileStore:
     return store
 
 
+def save(store: FileStore, names: list[str]) -> None:
+    with store.transaction() as tx:
+        for name in names:
+            tx.write(name, f"my {name}")
+
+
 def change(store: FileStore) -> None:
     with store.transaction() as tx:
         for name in ("a", "b", "new", "other"):
@@ -83,6 +90,72 @@ def test_what_they_remove_stays_away(root: Path, store: FileStore, name: str) ->
     with pytest.raises(ConflictError, match=f"'{name}' was changed"), system.use(Meddled(name, (root / name).unlink)):
         change(store)
     assert tree(root) == {path: found for path, found in before.items() if path != name}
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("deed", ["chmod", "chown"])
+def test_nor_is_a_mode_or_an_owner_that_they_change_lost(root: Path, store: FileStore, name: str, deed: str) -> None:
+    def meddle() -> None:
+        (root / name).chmod(0o600) if deed == "chmod" else os.chown(root / name, 1, 1)
+
+    before = tree(root)
+    with pytest.raises(ConflictError, match=f"'{name}' was changed"), system.use(Meddled(name, meddle)):
+        change(store)
+    assert tree(root) == before
+    found = (root / name).stat()
+    assert (found.st_mode & 0o777 == 0o600) == (deed == "chmod")
+    assert (found.st_uid == 1) == (deed == "chown")
+
+
+def test_one_that_was_done_and_changed_since_stays_and_is_told(root: Path, store: FileStore) -> None:
+    def meddle() -> None:
+        (root / "a").chmod(0o600)
+        (root / "b").unlink()
+        theirs(root, "other")
+
+    with pytest.raises(ConflictError, match="'other'") as caught, system.use(Meddled("other", meddle)):
+        change(store)
+    (note,) = caught.value.__notes__
+    assert "left as it is: 'b', 'a'" in note
+    assert ((root / "a").read_text(encoding="utf-8"), (root / "a").stat().st_mode & 0o777) == ("my a", 0o600)
+    assert not (root / "b").exists()
+    assert not (root / "new").exists()
+
+
+@pytest.mark.parametrize("deed", ["removed", "moved", "replaced"])
+@pytest.mark.parametrize("when", ["d/w", "other"])
+def test_their_directory_goes_in_the_midst_of_it(root: Path, store: FileStore, when: str, deed: str) -> None:
+    """Before its own files are exchanged, or after."""
+    (root / "d").mkdir()
+    names = ["a", "d/v", "d/w", "other"]
+    with store.transaction() as tx:
+        for name in ("d/v", "d/w"):
+            tx.write(name, f"old {name}")
+
+    def meddle() -> None:
+        if deed == "moved":
+            (root / "d").rename(root / "elsewhere")
+        else:
+            shutil.rmtree(root / "d")
+        if deed == "replaced":
+            (root / "d").write_text("theirs", encoding="utf-8")
+        if when == "other":
+            theirs(root, "other")
+
+    if (when, deed) == ("d/w", "moved"):
+        with system.use(Meddled("w", meddle)):
+            save(store, names)
+        assert [(root / "elsewhere" / name).read_text(encoding="utf-8") for name in "vw"] == ["my d/v", "my d/w"]
+        return
+    with pytest.raises((CommitError, ConflictError), match="'d/w'" if when == "d/w" else "'other'") as caught:  # noqa: SIM117
+        with system.use(Meddled(when.rpartition("/")[2], meddle)):
+            save(store, names)
+    assert caught.value.outcome == "before"
+    assert (root / "a").read_text(encoding="utf-8") == "old a"
+    assert (root / "d").is_file() == (deed == "replaced")
+    assert recover(root).clean
+    with store.transaction() as tx:
+        tx.write("a", "goes on")
 
 
 @pytest.mark.parametrize("late", ["a", "gone", "new"])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.boundary import killed
 from tests.support.disks import Restarted
 from tests.support.loop import crash_image, loop_fs
 from txfiles import FileStore, recover
@@ -116,7 +117,17 @@ def copies_the_root_by_links_and_recovers_the_copy(store: FileStore, root: Path)
     return {"a": TWO}
 
 
+def links_what_a_killed_commit_has_replaced(store: FileStore, root: Path) -> dict[str, str]:
+    put(store, a=ONE)
+    (root / "b").hardlink_to(root / "a")
+    killed(lambda: put(store, a=TWO), "sync_file", 1)  # which makes the other name's content durable
+    recover(root)
+    sync(root)
+    return {"a": TWO, "b": ONE}
+
+
 DEEDS: list[Deed] = [
+    links_what_a_killed_commit_has_replaced,
     moves_a_file,
     moves_a_directory,
     moves_a_file_whose_place_is_taken,
@@ -154,5 +165,9 @@ def test_nothing_is_lost(
             }
             if deed is copies_the_root_by_links_and_recovers_the_copy:
                 assert (after.path / "copy" / "a").read_text(encoding="utf-8") == ONE
+            with crash_image(after) as again, system.use(Restarted()):
+                recover(again.path / "root")
+                for name, content in found.items():
+                    assert (again.path / "root" / name).read_text(encoding="utf-8") == content
         idle.forget()
     assert found == wanted

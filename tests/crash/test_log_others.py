@@ -13,7 +13,9 @@ import pytest
 
 from tests.api.test_journal_level import Calls, records
 from tests.crash.test_kill import _in_child as in_child
+from tests.support.boundary import killed, nth_call, tree
 from tests.support.disks import Restarted
+from tests.support.mounts import bind
 from txfiles import FileStore, FileTransaction, OnConflict, recover
 from txfiles._disk import system
 from txfiles.errors import RecoveryConflictError, SettleError
@@ -35,7 +37,12 @@ class AnHourAgo(system.KernelFS):
 
 def commit(root: Path, **contents: str | None) -> None:
     """An hour ago, and nobody has checkpointed it."""
-    with system.use(AnHourAgo()), FileTransaction(root, durability="journal") as tx:
+    with system.use(AnHourAgo()):
+        change(root, **contents)
+
+
+def change(root: Path, **contents: str | None) -> None:
+    with FileTransaction(root, durability="journal") as tx:
         for name, content in contents.items():
             if content is None:
                 tx.delete(name)
@@ -181,6 +188,143 @@ def test_what_they_did_since_the_restart_is_for_somebody_to_decide(
         assert is_there()
     else:
         assert (text(old / "a"), (old / "c").exists()) == ("newer", False)
+
+
+def removes(root: Path) -> Callable[[], bool]:
+    (root / "a").unlink()
+    return lambda: not (root / "a").exists()
+
+
+@pytest.mark.parametrize("deed", [*DEEDS, removes])
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_they_did_before_a_checkpoint_that_fails_or_is_killed_stays(
+    old: Path, deed: Callable[[Path], Callable[[], bool]], fails: bool
+) -> None:
+    """What they left alone is put in place anew, for its sync may have failed."""
+    commit(old, b="again")
+    is_there = deed(old)
+    inode = (old / "b").stat().st_ino
+    if fails:
+        with system.use(nth_call("sync_file", 1, raise_eio)):
+            FileStore(old).checkpoint()
+    else:
+        killed(FileStore(old).checkpoint, "write_at", 2)
+        report = recover(old)
+        assert not report.clean
+        assert not report.kept
+    assert is_there()
+    assert text(old / "b") == "again"
+    assert (old / "b").stat().st_ino != inode
+    assert records(old) == 0
+
+
+def raise_eio() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.needs("mount")
+@pytest.mark.parametrize("deed", DEEDS)
+def test_what_they_did_stays_where_the_next_one_comes_by_another_mount(
+    old: Path, tmp_path: Path, deed: Callable[[Path], Callable[[], bool]]
+) -> None:
+    """Where nothing says that a sync has failed, what is whole is left as it is."""
+    commit(old, b="again")
+    is_there = deed(old)
+    before = (old / "b").stat().st_ino
+    with bind(old, tmp_path / "again") as again:
+        recover(again)
+    assert is_there()
+    assert (old / "b").stat().st_ino == before
+    assert records(old) == 0
+
+
+@pytest.mark.needs("mount")
+def test_where_a_sync_may_have_failed_the_next_one_puts_it_anew_by_another_mount(old: Path, tmp_path: Path) -> None:
+    before = (old / "new").stat().st_ino
+    killed(FileStore(old).checkpoint, "write_at", 2)
+    with bind(old, tmp_path / "again") as again:
+        recover(again)
+    assert (old / "new").stat().st_ino != before
+    assert text(old / "new") == "new"
+
+
+def test_a_mode_that_was_changed_since_a_kill_is_a_conflict(old: Path) -> None:
+    killed(lambda: change(old, a="newest", b="new b"), "exchange", 2, inner=AnHourAgo())
+    (old / "b").chmod(0o600)
+    with pytest.raises(RecoveryConflictError, match="'b'"):
+        recover(old)
+    assert (text(old / "a"), text(old / "b")) == ("newest", "b")
+    recover(old, on_conflict="keep-theirs")
+    assert (text(old / "b"), (old / "b").stat().st_mode & 0o777) == ("b", 0o600)
+
+
+def test_a_commit_is_rolled_back_beside_an_earlier_file_that_they_have_edited(old: Path) -> None:
+    (old / "new").write_text("edited", encoding="utf-8")
+    killed(lambda: change(old, a="newest", b="new b"), "exchange", 2, inner=AnHourAgo())
+    (old / "b").write_text("theirs", encoding="utf-8")
+    recover(old, on_conflict="roll-back")
+    assert [text(old / name) for name in ("a", "b", "new")] == ["newer", "theirs", "edited"]
+    assert recover(old).clean
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("content", ["new b", None])
+def test_a_directory_in_the_way_is_not_overwritten(old: Path, restart: bool, content: str | None) -> None:
+    """Nor is anything else then."""
+    call = "rename_new" if content is None else "exchange"
+    killed(lambda: change(old, a="newest", b=content), call, 1, inner=AnHourAgo())
+    (old / "b").unlink(missing_ok=True)
+    (old / "b").mkdir()
+    before = tree(old)
+    with system.use(Restarted() if restart else system.KernelFS()):
+        if restart:
+            (old / ".txfiles" / "tail").unlink()
+        with pytest.raises(RecoveryConflictError, match="'b'"):
+            recover(old, on_conflict="roll-forward")
+        assert tree(old) == before
+        recover(old, on_conflict="keep-theirs")
+    assert (text(old / "a"), (old / "b").is_dir()) == ("newest", True)
+
+
+@pytest.mark.parametrize("decision", ["keep-theirs", "roll-forward", "roll-back"])
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_directory_that_is_gone_since_a_kill(old: Path, decision: OnConflict, is_file: bool) -> None:
+    (old / "d").mkdir()
+    commit(old, **{"d/x": "old x", "d/y": "old y"})
+    killed(
+        lambda: change(old, **{"a": "newest", "d/x": "new x", "d/y": None, "z": "new z"}),
+        "exchange",
+        2,
+        inner=AnHourAgo(),
+    )
+    shutil.rmtree(old / "d")
+    if is_file:
+        (old / "d").write_text("theirs", encoding="utf-8")
+    with pytest.raises(RecoveryConflictError, match="'d/x'"):
+        recover(old)
+    if is_file and decision == "roll-forward":
+        with pytest.raises(OSError, match="d/x"):
+            recover(old, on_conflict=decision)
+        recover(old, on_conflict="keep-theirs")
+        return
+    recover(old, on_conflict=decision)
+    assert (text(old / "a"), (old / "z").exists()) == (
+        ("newer", False) if decision == "roll-back" else ("newest", True)
+    )
+    assert (old / "d" / "x").exists() == (decision == "roll-forward")
+    assert recover(old).clean
+
+
+def test_a_recovery_that_fails_leaves_nothing_behind(old: Path) -> None:
+    found = (old / "a").stat()
+    os.truncate(old / "a", 0)
+    os.utime(old / "a", ns=(found.st_atime_ns, found.st_mtime_ns))
+    before = set(os.listdir(old / ".txfiles"))
+    with system.use(nth_call("rename", 1, raise_eio, Restarted())), pytest.raises(OSError, match="'a'"):
+        recover(old)
+    assert set(os.listdir(old / ".txfiles")) == before
+    restarted(old)
+    assert text(old / "a") == "newer"
 
 
 def test_in_a_copy_everything_was_changed_when_it_was_copied(old: Path) -> None:
