@@ -551,7 +551,9 @@ async def update(once: Callable[[], Awaitable[T]], pauses: Iterable[float]) -> T
     for pause in pauses:
         try:
             return await once()
-        except ConflictError:
+        except ConflictError as error:
+            if error.outcome != "before":  # of a callback
+                raise
             await asyncio.sleep(pause)
     return await once()
 

@@ -16,6 +16,7 @@ from txfiles._commit.recover import RecoveryReport
 from txfiles._disk import system
 from txfiles._disk.interrupts import HeldBack
 from txfiles._format import paths
+from txfiles._groups.threads import gathering_of
 from txfiles._reading.lookout import NEVER, Lookout, unreadable
 from txfiles.errors import ConflictError, TransactionClosedError, UnsupportedFilesystemError
 from txfiles.snapshot import Snapshot
@@ -217,7 +218,9 @@ class FileStore:
         for pause in _pauses(retries):
             try:
                 return once(change)
-            except ConflictError:
+            except ConflictError as error:
+                if error.outcome != "before":  # of a callback
+                    raise
                 time.sleep(pause)
         return once(change)
 
@@ -226,8 +229,6 @@ class FileStore:
             return called(change, tx)
 
     def _update_in_group(self, change: Callable[[FileTransaction], T]) -> T:
-        from txfiles._groups.threads import gathering_of
-
         make = partial(FileTransaction, self._place, create=self._create, **self._how)
         gathering = gathering_of(self._settings, lambda left: make(timeout=left), self._root, self._timeout)
         return gathering.run(partial(called, change))

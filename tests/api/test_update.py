@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import threading
 import time
@@ -14,7 +16,8 @@ import pytest
 
 from tests.support import DEEP
 from tests.support.procs import child
-from txfiles import FileStore, FileTransaction, Snapshot
+from txfiles import AsyncFileTransaction, FileStore, FileTransaction, Snapshot
+from txfiles._disk import system
 from txfiles.errors import ConflictError, SnapshotExpiredError, TransactionClosedError
 
 PROCESSES, TIMES = (8, 500) if DEEP else (4, 60)
@@ -314,3 +317,48 @@ def test_f02_increments_of_many_processes(root: Path, store: FileStore) -> None:
             worker.finish(600).check()
     with store.snapshot() as snap:
         assert int(snap.read("count")) == PROCESSES * TIMES
+
+
+@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_conflict_of_a_callback_is_not_tried_again(store: FileStore, group: bool, is_async: bool) -> None:
+    """The commit was made."""
+
+    def called() -> None:
+        raise ConflictError("of another root")
+
+    def change(tx: FileTransaction) -> None:
+        tx.write("n", tx.read_text("n") + "+")
+        tx.on_commit(called)
+
+    async def async_change(tx: AsyncFileTransaction) -> None:
+        await tx.write("n", await tx.read_text("n") + "+")
+        await tx.on_commit(called)
+
+    put(store, n="0")
+    with pytest.raises(ConflictError, match="another root") as caught:
+        if is_async:
+            asyncio.run(store.async_update(async_change, group=group, retries=3))
+        else:
+            store.update(change, group=group, retries=3)
+    assert caught.value.outcome == "after"
+    assert (Path(store.root) / "n").read_text(encoding="utf-8") == "0+"
+
+
+class Replacing(system.KernelFS):
+    """A file is replaced by another program just when its old one is linked: link(2) finds none then."""
+
+    times = 2
+
+    def link(self, at: int, name: bytes, to: int, new: bytes) -> None:
+        if name == b"n" and self.times:
+            self.times -= 1
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        super().link(at, name, to, new)
+
+
+def test_a_file_that_is_replaced_in_that_moment_is_tried_again(store: FileStore) -> None:
+    put(store, n="0")
+    with system.use(Replacing()):
+        FileStore(store.root, durability="process").update(lambda tx: tx.write("n", "1"))
+    assert (Path(store.root) / "n").read_text(encoding="utf-8") == "1"

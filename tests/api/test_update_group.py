@@ -335,6 +335,26 @@ def test_a_function_may_have_threads_help_it(root: Path, store: FileStore) -> No
     assert tree(root) == dict.fromkeys("cde", b"1")
 
 
+def test_a_savepoint_left_open_is_its_callers_own_fault(root: Path, store: FileStore) -> None:
+    kept: list[Iterator[int]] = []
+
+    def steps(tx: FileTransaction) -> Iterator[int]:
+        with tx.savepoint():
+            tx.write("b", "1")
+            with tx.savepoint():
+                yield 1
+
+    def suspends(tx: FileTransaction) -> None:
+        kept.append(steps(tx))
+        next(kept[0])
+
+    results = Callers(store).together(one=write("a"), suspends=suspends, two=write("c"))
+    assert isinstance(results.pop("suspends"), TransactionClosedError)
+    assert results == {"one": None, "two": None}
+    assert tree(root) == {"a": b"1", "c": b"1"}
+    kept[0].close()  # type: ignore[attr-defined]
+
+
 def test_what_progress_raises_is_its_callers_own(root: Path, store: FileStore) -> None:
     def shown(tx: FileTransaction) -> None:
         tx.on_progress(lambda done, total: 1 // 0)

@@ -13,6 +13,7 @@ from txfiles import FileTransaction
 
 _WORK = """
 def work(root):
+    FileStore(root, create=True, durability="process").update(lambda tx: tx.write("a", "0"), group=True)
     with FileTransaction(root, create=True) as tx:
         tx.write("a", "x")
         tx.write("sub/deep/b", "y" * 3_000_000)
@@ -39,7 +40,7 @@ def work(root):
         tx.delete_tree("many")
 """
 LEFT = {"b": b"y" * 3_000_000, "c.json": b'{\n  "n": 1\n}\n', "d.json": b'{\n  "n": 1\n}\n', "e": b"x", "empty": None}
-_IMPORT = "from txfiles import FileTransaction\n"
+_IMPORT = "from txfiles import FileStore, FileTransaction\n"
 
 
 def test_n25_n26_nothing_is_imported_by_a_transaction(root: Path) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
 from txfiles._calls.session import Session, Turn, still_open
 from txfiles._disk.interrupts import AllHeldBack, Interrupted
 from txfiles._disk.leaving import Exit
 from txfiles._format import paths
-
-if TYPE_CHECKING:
-    from txfiles.errors import CommitError
+from txfiles.errors import TransactionClosedError, TxFilesError
 
 
 class Savepoint:
@@ -30,6 +27,7 @@ class Savepoint:
                 self._step = staging.step()
                 self._step.__enter__()
                 self._mark = len(self._tx._callbacks)
+                self._tx._savepoints.append(self)
                 self._state = "open"
         except BaseException:
             self._roll_back_late()
@@ -40,6 +38,7 @@ class Savepoint:
             return
         with AllHeldBack():
             self._state = "ended"
+            self._tx._savepoints.remove(self)
             try:
                 with paths.Below(self._tx._root):
                     if error is not None:
@@ -76,12 +75,16 @@ class Part(Savepoint):
         if self._state != "open":
             return
         tx = self._tx
-        refused: CommitError | None = None
-        if error is None and tx._writing:
+        refused: TxFilesError | None = None
+        if error is None and tx._savepoints[-1] is not self:
+            refused = TransactionClosedError("a savepoint is still open")
+        elif error is None and tx._writing:
             refused = still_open(min(tx._writing))
         with AllHeldBack():
             tx._mutex.acquire()
             try:
+                while tx._savepoints[-1] is not self:
+                    tx._savepoints[-1]._leave(error or refused)
                 super()._leave(error or refused)
             finally:
                 tx._in_part = False

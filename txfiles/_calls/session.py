@@ -9,12 +9,13 @@ from txfiles._calls.progress import Progress
 from txfiles._disk import system
 from txfiles._disk.interrupts import AllHeldBack, HeldBack, give_way
 from txfiles._format import paths
-from txfiles.errors import CommitError, TransactionClosedError
+from txfiles.errors import CommitError, TransactionClosedError, TxFilesError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from txfiles._disk.leaving import Left
     from txfiles._tree.staging import Staging
     from txfiles._tree.tokens import Tokens
     from txfiles.errors import Outcome
@@ -44,6 +45,7 @@ class Session:
         self._fs = system.current()
         self._root = root
         self._mutex = threading.RLock()
+        self._savepoints: list[Left] = []  # that are open
         self._writing: dict[str, Callable[[], None]] = {}  # how to discard what is open for writing
         self._pid = -1
         self._callbacks: list[Callback] = []
@@ -151,6 +153,8 @@ def call_back(callbacks: list[Callback], outcome: Outcome, failure: BaseExceptio
                 raised.add_note(f"txfiles: a callback raised {error!r}")
             else:
                 raised = error
+                if isinstance(error, TxFilesError):
+                    error.outcome = outcome
                 error.add_note(f"txfiles: raised by a callback of a transaction whose outcome is {outcome!r}")
     if failure is None and raised is not None:
         raise raised

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # The mode of a new directory until it has its metadata. Nobody else makes one with that mode; in version 1 many did.
 UNFINISHED = 0o1700 if sys.platform == "linux" else 0o700
+_LOOKS = 5  # at what somebody may be changing right now
 _SMALL, _AT_ONCE = 1 << 16, 100  # tokens of at most so many bytes are read so many at once
 
 
@@ -78,14 +79,19 @@ class Evidence:
 
     def target(self, op: Operation) -> Stat | None:
         """Raises `OutOfSight` where it is done, and its writer has shut it away."""
-        try:
-            return self.home.tree.stat(op.path)
-        except PermissionError as error:
-            if (shut := self._shut_above(op)) is None:
-                raise
-            if shut.st_mode & 0o1777 == UNFINISHED:
-                return None  # there is nothing in it yet
-            raise OutOfSight(*error.args) from error
+        left = _LOOKS
+        while True:
+            try:
+                return self.home.tree.stat(op.path)
+            except PermissionError as error:
+                left -= 1
+                if (shut := self._shut_above(op)) is not None:
+                    if shut.st_mode & 0o1777 == UNFINISHED:
+                        return None  # there is nothing in it yet
+                    raise OutOfSight(*error.args) from error
+                if not left:
+                    raise
+                self.home.tree.close()  # its writer, who lives, may have opened it since
 
     def _shut_above(self, op: Operation) -> Stat | None:
         """The directory of this journal above an operation that we may not pass."""
@@ -93,7 +99,11 @@ class Evidence:
             try:
                 self.home.tree.open_dir(above)
             except PermissionError:
-                return self.home.tree.stat(above) if self.has("mkdir", above) else None
+                if not self.has("mkdir", above):
+                    return None
+                with suppress(PermissionError):  # what is above that has just been shut, too
+                    return self.home.tree.stat(above)
+                return None
         return None
 
     def is_shut(self, op: Operation, target: Stat) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from txfiles._commit.evidence import Evidence, same_inode
+from txfiles._commit.evidence import Evidence, OutOfSight, same_inode
 from txfiles._commit.log_commit import shows, token_of
 from txfiles._commit.log_recovery import undone
 from txfiles._format import layout
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from txfiles._commit.home import Home
     from txfiles._commit.restore import Final
     from txfiles._disk.system import Stat
-    from txfiles._format.journal import Identity, Journal, Meta
+    from txfiles._format.journal import Identity, Journal, Meta, Operation
 
 
 class Held(NamedTuple):
@@ -85,8 +85,8 @@ def lay_before(evidence: Evidence, entries: Entries) -> None:
             if evidence.old(op) is not None:
                 entries[op.path] = Held(evidence.old_name(op), op.old)
         elif op.kind == "write":
-            token, target = evidence.token(op), evidence.target(op)
-            if token is None or target is None or same_inode(token, target):
+            token = evidence.token(op)
+            if token is None or not _is_taken(evidence, op, token):
                 entries[op.path] = ABSENT
         elif op.kind == "delete":
             assert op.old is not None
@@ -140,12 +140,24 @@ def _lay_directories_before(evidence: Evidence, entries: Entries) -> None:
     for op in reversed(evidence.journal.ops):
         if op.kind not in ("rmdir", "mkdir"):
             continue
-        there = _is_directory(evidence.target(op))
+        try:
+            there = _is_directory(evidence.target(op))
+        except OutOfSight:
+            there = True
         if op.kind == "rmdir" and not there:
             assert op.meta is not None
             entries[op.path] = Directory(op.meta)
         elif op.kind == "mkdir" and there and not isinstance(entries.get(op.path), Held):
             entries[op.path] = ABSENT
+
+
+def _is_taken(evidence: Evidence, op: Operation, token: Stat) -> bool:
+    """Where a new file is to come there is another one."""
+    try:
+        target = evidence.target(op)
+    except OutOfSight:  # its directory is new, too
+        return False
+    return target is not None and not same_inode(token, target)
 
 
 def _is_directory(found: Stat | None) -> bool:

@@ -163,19 +163,21 @@ class Tokens:
         """Link what a write replaces to its `.old`; the identity of what was linked."""
         name = layout.old(self.tid, op.number)
         self._old.add(op.number)
-        self.hard_link(tree, op.path, name)
+        shown = paths.decode(op.path)
+        try:
+            self.hard_link(tree, op.path, name)
+        except FileNotFoundError as error:  # also where another file takes its place just then: link(2)
+            raise ConflictError(f"{shown!r} was changed by somebody else during the commit", path=shown) from error
         found = self.fs.stat(self.at, name)
         assert op.old is not None
         if is_file(found, op.old):
             return op.old
-        if found.st_ino != op.old.ino and (now := tree.stat(op.path)) is not None and now.st_ino == op.old.ino:
-            shown = paths.decode(op.path)
+        if found.st_ino != op.old.ino and (now := tree.stat(op.path)) is not None and is_file(now, op.old):
             message = f"the file system shows two names of the file {shown!r} with two inode numbers"
             raise UnsupportedFilesystemError(message, path=shown)
         if stat.S_ISLNK(found.st_mode):
             return identity_of(found, self.fs.readlink(self.at, name))
         if not stat.S_ISREG(found.st_mode):
-            shown = paths.decode(op.path)
             raise ConflictError(f"{shown!r} is no longer a regular file", path=shown)
         return identity_of(found)
 
