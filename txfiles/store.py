@@ -243,7 +243,7 @@ class FileStore:
         return {"durability": self._durability, "links": self._links, "accept": self._accept}
 
     def state_version(self) -> str:
-        """The version of the committed state: an opaque string that changes with every commit, and with nothing else.
+        """The version of the committed state: an opaque string that changes with every commit.
 
         It takes some tens of microseconds, no lock, no write permission. A commit counts when it has ended; one that
         a crash left unfinished, when it was recovered. `Snapshot.state_version` is the same for the state that is read.
