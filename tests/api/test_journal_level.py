@@ -440,6 +440,12 @@ def test_a_checkpoint_empties_the_log(root: Path, store: FileStore) -> None:
     assert records(root) == 0
 
 
+def test_a_checkpoint_makes_the_room_that_a_full_disk_will_need(root: Path, store: FileStore) -> None:
+    put(store, a="1")
+    store.checkpoint()
+    assert "spare" in private(root)
+
+
 def test_a_log_beside_another_format_is_refused(root: Path, store: FileStore) -> None:
     put(store, a="1")
     (root / ".txfiles" / "format").write_bytes(layout.FORMAT_TEXT)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from txfiles._commit import spare
 from txfiles._commit.durable import files_round, sync_everything
 from txfiles._commit.restore import put_anew
 from txfiles._disk.system import release
@@ -37,6 +38,7 @@ def checkpoint(home: Home, file: LogFile) -> None:
         put_anew(home, file.records)
         sync_changed(home, file)
     begin_anew(file)
+    spare.keep(home, durable=True)
 
 
 def _show(home: Home) -> None:
