@@ -262,9 +262,17 @@ def test_a_commit_is_rolled_back_beside_an_earlier_file_that_they_have_edited(ol
     (old / "new").write_text("edited", encoding="utf-8")
     killed(lambda: change(old, a="newest", b="new b"), "exchange", 2, inner=AnHourAgo())
     (old / "b").write_text("theirs", encoding="utf-8")
-    recover(old, on_conflict="roll-back")
+    assert recover(old, on_conflict="roll-back").kept == []
     assert [text(old / name) for name in ("a", "b", "new")] == ["newer", "theirs", "edited"]
     assert recover(old).clean
+
+
+def test_what_cannot_be_rolled_back_is_told(old: Path) -> None:
+    killed(lambda: change(old, a="newest", b="new b"), "exchange", 2, inner=AnHourAgo())
+    (old / "a").write_text("edited", encoding="utf-8")
+    (old / "b").write_text("theirs", encoding="utf-8")
+    assert recover(old, on_conflict="roll-back").kept == ["a"]
+    assert [text(old / name) for name in "ab"] == ["edited", "theirs"]
 
 
 @pytest.mark.parametrize("restart", [False, True])

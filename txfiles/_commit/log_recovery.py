@@ -74,8 +74,7 @@ def recover(home: Home, file: LogFile, on_conflict: Choice = "raise") -> Recover
             file.mark("undoing")
         last = records.pop().journal
         back.append(last)
-        for op in reversed(last.ops):
-            take_back(home, last, op)
+        theirs = [op.path for op in reversed(last.ops) if not take_back(home, last, op)]
         put_anew(home, records)
     elif phase in ("syncing", "undoing"):
         forward += _of(records, put_anew(home, records))
