@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import os
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,14 @@ import pytest
 
 from tests.support import DEEP, scratch
 from tests.support.as_user import as_user, public_directory
-from tests.support.boundary import tree
+from tests.support.boundary import killed, tree
 from tests.support.procs import Result, run_python
-from txfiles import FileTransaction, recover, status
+from txfiles import FileStore, FileTransaction, recover, status
+from txfiles._commit.evidence import Evidence
+from txfiles._commit.home import Home
+from txfiles._commit.inventory import take
 from txfiles._disk import system
+from txfiles._format.journal import Journal
 from txfiles.testing._faults import FaultyFS
 
 pytestmark = pytest.mark.needs("users")
@@ -38,6 +43,7 @@ _SAVE = """
 _DIE = """
     from txfiles import FileTransaction
     from txfiles._disk import system
+from txfiles._format.journal import Journal
     class Dying(system.KernelFS):
         left = int(sys.argv[2])
         def rename(self, *args):
@@ -262,3 +268,45 @@ def _is_for_its_writer(root: Path) -> None:
     assert "the superuser can recover: 'a'" in refused.stderr
     _member(WAYS["recover"], root, uid=1000).check()
     assert tree(root) == NEW
+
+
+class Beside(system.KernelFS):
+    """At one look below a new directory it is closed still; then its writer goes on."""
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+
+    def stat(self, at: int | None, name: bytes) -> system.Stat:
+        if name == b"y" and self._times:
+            self._times -= 1
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+        return super().stat(at, name)
+
+
+@pytest.mark.parametrize("times", [1, 4, 5])
+def test_a_reader_looks_again_where_a_new_directory_is_opened_meanwhile(shared: Path, times: int) -> None:
+    """What it may not pass for longer is an error."""
+    home, journal = _standing(shared)
+    home.close()
+    home = Home.open(Beside(times), os.fsencode(shared), create=False, follow=False)
+    (op,) = (op for op in journal.ops if op.path == b"d/f/y")
+    with home, pytest.raises(PermissionError) if times == 5 else nullcontext():
+        Evidence(home, journal, same_tree=True).target(op)
+    recover(shared)
+
+
+def _standing(root: Path) -> tuple[Home, Journal]:
+    """A commit that was killed while it was applied."""
+
+    def change(tx: FileTransaction) -> None:
+        tx.move("d", "e")
+        tx.write("e/f/y", "1")
+
+    with FileTransaction(root) as tx:
+        tx.write("d/f/y", "0")
+    killed(lambda: FileStore(root, durability="process").update(change), "rename", 2)
+    home = Home.find(system.current(), os.fsencode(root))
+    assert home is not None
+    (pending,) = take(home).pending
+    assert pending.journal is not None
+    return home, pending.journal
