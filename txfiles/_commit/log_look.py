@@ -12,7 +12,6 @@ from txfiles.errors import JournalCorruptError
 if TYPE_CHECKING:
     from txfiles._commit.home import Home
 
-_SHOWN = paths.decode(layout.LOG)
 _TORN = 5  # looks at a tail that may be written right now
 
 
@@ -42,7 +41,10 @@ def read_log(home: Home) -> Found | None:
             return None
         try:
             header, is_copy = read_header(home, fd)
-            session, records = home.fs.session(fd), log.decode_records(read_part(home, fd, 0, log.SIZE), header, _SHOWN)
+            session, records = (
+                home.fs.session(fd),
+                log.decode_records(read_part(home, fd, 0, log.SIZE), header, shown(home)),
+            )
         except JournalCorruptError:
             if read_tail(home) == before:
                 raise
@@ -84,7 +86,12 @@ def read_header(home: Home, fd: int) -> tuple[Header, bool]:
     """The header of an open log, and whether it was copied. Raises `JournalCorruptError`."""
     found = home.fs.fstat(fd)
     if found.st_size != log.SIZE:
-        raise JournalCorruptError(f"the log {_SHOWN} does not have its size", path=_SHOWN)
+        raise JournalCorruptError(f"the log {shown(home)} does not have its size", path=shown(home))
     even, odd = (home.fs.read_at(fd, log.HEADER_SIZE, log.slot(parity)) for parity in (0, 1))
-    header = log.decode_headers(even, odd, _SHOWN)
+    header = log.decode_headers(even, odd, shown(home))
     return header, found.st_ino != header.ino or home.fs.born(fd) != header.born
+
+
+def shown(home: Home) -> str:
+    """What errors name."""
+    return paths.decode(paths.join(home.root, layout.PRIVATE + b"/" + layout.LOG))

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from txfiles._commit.durable import home_round, sync_private
-from txfiles._commit.log_look import read_header, read_part
+from txfiles._commit.log_look import read_header, read_part, shown
 from txfiles._disk.metadata import has_acl
 from txfiles._disk.system import release, write_all_at
 from txfiles._format import layout, log, paths
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _MOST_LOGS = 64  # of which is remembered what was read
 _MOST_FILES = 10_000  # of a log, that are known to be durable
-_SHOWN = paths.decode(layout.LOG)
 _FOR_ALL = stat.S_IRGRP | stat.S_IROTH
 
 
@@ -210,7 +209,7 @@ class LogFile:
         return self._load() if self._records is None else self._records
 
     def _load(self) -> list[Record]:
-        self._records = log.decode_records(_read(self._home, self._fd, 0, log.SIZE), self.header, _SHOWN)
+        self._records = log.decode_records(_read(self._home, self._fd, 0, log.SIZE), self.header, shown(self._home))
         self.last, self.before = (log.place(self.header, these) for these in (self._records, self._records[:-1]))
         return self._records
 
@@ -228,7 +227,8 @@ class LogFile:
         if known is None or known.generation != self.header.generation or not self._read_on(known):
             known = Read(self.header, self._read_known())
             if not self._read_on(known):
-                raise JournalCorruptError(f"the log {_SHOWN} is damaged at byte {known.at.end}", path=_SHOWN)
+                name = shown(self._home)
+                raise JournalCorruptError(f"the log {name} is damaged at byte {known.at.end}", path=name)
             if len(cache) >= _MOST_LOGS:
                 cache.clear()
             self._vouch_for_last(known)
@@ -253,7 +253,7 @@ class LogFile:
         """Whether it leads to the last record."""
         if known.at.end < self.last.end:
             raw = _read(self._home, self._fd, known.at.end, self.last.end)
-            for record in log.decode_behind(raw, self.header, known.at, _SHOWN):
+            for record in log.decode_behind(raw, self.header, known.at, shown(self._home)):
                 known.add(record.journal, Place(record.seq, record.digest, record.end))
         return known.at == self.last
 
@@ -419,5 +419,5 @@ def _own_tail(home: Home, fd: int) -> int:
 def _read(home: Home, fd: int, start: int, end: int) -> bytes:
     raw = read_part(home, fd, start, end)
     if len(raw) < end - start:
-        raise OSError(errno.EIO, "the log is cut short", _SHOWN)
+        raise OSError(errno.EIO, "the log is cut short", shown(home))
     return raw

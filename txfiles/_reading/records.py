@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from txfiles._commit.log_look import Found, read_header, read_log, read_part, read_tail
+from txfiles._commit.log_look import Found, read_header, read_log, read_part, read_tail, shown
 from txfiles._commit.log_recovery import undone
 from txfiles._commit.restore import Examined, conflict, examine, finals
 from txfiles._disk.system import release
-from txfiles._format import layout, log, paths
+from txfiles._format import layout, log
 from txfiles._format.log import NO_CHAIN, Header, Place, Record, Tail
 from txfiles._reading.overlay import lay_logged, lay_record_after, lay_record_before
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from txfiles._reading.overlay import Entries
 
 _PIECES = (4 * log.BLOCK, 64 * log.BLOCK)  # most records are smaller
-_SHOWN = paths.decode(layout.LOG)
 _BEGUN = ("applying", "undoing")
 
 
@@ -145,7 +144,7 @@ class Records:
             header, before = self._header_of(tail.generation), Place(tail.seq, tail.chain, tail.offset)
             for size in (*_PIECES, log.SIZE):
                 raw = read_part(self._home, self._fd, tail.offset, min(tail.offset + size, log.SIZE))
-                if found := log.decode_behind(raw, header, before, _SHOWN):
+                if found := log.decode_behind(raw, header, before, shown(self._home)):
                     break
             else:
                 raise Moved
@@ -183,7 +182,7 @@ class Records:
         if start.chain != chain:
             return None
         raw = read_part(self._home, self._fd, start.end, now.at.end)
-        records = log.decode_behind(raw, header, start, _SHOWN)
+        records = log.decode_behind(raw, header, start, shown(self._home))
         if not records or records[-1].digest != now.chain:
             return None
         return {op.path for record in records for op in record.journal.ops}
