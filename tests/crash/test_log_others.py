@@ -13,12 +13,14 @@ import pytest
 
 from tests.api.test_journal_level import Calls, records
 from tests.crash.test_kill import _in_child as in_child
+from tests.crash.test_reader_log import FORBIDDEN
 from tests.support.boundary import killed, nth_call, tree
 from tests.support.disks import Restarted
 from tests.support.mounts import bind
 from txfiles import FileStore, FileTransaction, OnConflict, recover
 from txfiles._disk import system
 from txfiles.errors import RecoveryConflictError, SettleError
+from txfiles.testing._faults import FaultyFS
 
 HOUR = 3_600_000_000_000
 
@@ -216,6 +218,21 @@ def test_what_they_did_before_a_checkpoint_that_fails_or_is_killed_stays(
     assert text(old / "b") == "again"
     assert (old / "b").stat().st_ino != inode
     assert records(old) == 0
+
+
+def test_a_reader_that_cannot_recover_sees_what_they_did_before_a_checkpoint_was_killed(old: Path) -> None:
+    def allow(_: int, name: str) -> None:
+        if name in FORBIDDEN:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    removes(old)
+    commit(old, b="b again")
+    (old / "b").write_text("edited!", encoding="utf-8")
+    killed(FileStore(old).checkpoint, "write_at", 2)
+    with system.use(FaultyFS(system.KernelFS(), allow)), FileStore(old).snapshot() as snap:  # type: ignore[arg-type]
+        assert not snap.exists("a")
+        assert (snap.read_text("b"), snap.read_text("new")) == ("edited!", "new")
+    assert records(old) > 0
 
 
 def raise_eio() -> None:
