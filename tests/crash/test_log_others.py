@@ -175,6 +175,15 @@ def test_what_was_in_a_directory_that_they_removed_stays_away(old: Path, is_file
     assert text(old / "new") == "new"
 
 
+def test_what_they_edited_in_a_directory_that_they_moved_stays(old: Path) -> None:
+    (old / "d").mkdir()
+    commit(old, **{"d/f": "in it"})
+    (old / "d").rename(old / "e")
+    (old / "e" / "f").write_text("edited", encoding="utf-8")
+    restarted(old)
+    assert text(old / "e" / "f") == "edited"
+
+
 @pytest.mark.parametrize("deed", [edits, edits_without_a_change_of_size, moves_something_old_over_it, makes_again])
 @pytest.mark.parametrize("decision", ["keep-theirs", "roll-forward"])
 def test_what_they_did_since_the_restart_is_for_somebody_to_decide(

@@ -16,7 +16,6 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from txfiles._commit.durable import sync_directories
 from txfiles._disk import metadata
 from txfiles._format import paths
 from txfiles._tree.tokens import Tokens, digest_of_file
@@ -177,9 +176,6 @@ def restore(home: Home, records: Sequence[Record], on_conflict: Choice, *, is_co
     else:
         theirs += [final.op.path for final in foreign]
     _replace(home, [final for final in todo if final.op.kind == "write"])
-    elsewhere = {final.op.path for final in todo}.difference(finals(records))
-    if elsewhere:
-        sync_directories(home, {paths.split(path)[0] for path in elsewhere})
     for final in todo:
         if final.op.kind == "delete" and home.tree.stat(final.op.path) is not None:
             home.fs.unlink(*home.tree.at(final.op.path))
