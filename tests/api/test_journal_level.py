@@ -690,6 +690,7 @@ def test_a_file_in_a_directory_costs_one_too_also_for_who_comes_later(root: Path
             system.KernelFS.logs.clear()
         with system.use(fs := Calls()):
             put(store, **dict.fromkeys(names, "2"))
+        assert "sync_file_system" not in fs.made
         return fs.made.count("run_all")
 
     assert [syncs("d/x"), syncs("d/x", later=True), syncs("d/x", "a", later=True)] == [0, 0, 0]

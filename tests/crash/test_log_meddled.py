@@ -70,10 +70,11 @@ def change(store: FileStore) -> None:
 def test_nothing_of_it_is_done_and_their_file_stays(root: Path, store: FileStore, name: str) -> None:
     before = tree(root)
     with (
-        pytest.raises(ConflictError, match=f"'{name}' was changed"),
+        pytest.raises(ConflictError, match=f"'{name}' was changed") as caught,
         system.use(Meddled(name, lambda: theirs(root, name))),
     ):
         change(store)
+    assert caught.value.__cause__ is not caught.value
     assert (root / name).read_text(encoding="utf-8") == f"their {name}"
     (root / name).unlink()
     assert tree(root) == {path: found for path, found in before.items() if path != name}
