@@ -126,7 +126,17 @@ def links_what_a_killed_commit_has_replaced(store: FileStore, root: Path) -> dic
     return {"a": TWO, "b": ONE}
 
 
+def links_what_recovery_replaces(store: FileStore, root: Path) -> dict[str, str]:
+    put(store, a=ONE)
+    (root / "b").hardlink_to(root / "a")
+    killed(lambda: put(store, a=TWO), "exchange", 1)
+    recover(root)
+    sync(root)
+    return {"a": TWO, "b": ONE}
+
+
 DEEDS: list[Deed] = [
+    links_what_recovery_replaces,
     links_what_a_killed_commit_has_replaced,
     moves_a_file,
     moves_a_directory,
