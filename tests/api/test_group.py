@@ -43,7 +43,6 @@ _SAVE = """
 _DIE = """
     from txfiles import FileTransaction
     from txfiles._disk import system
-from txfiles._format.journal import Journal
     class Dying(system.KernelFS):
         left = int(sys.argv[2])
         def rename(self, *args):
