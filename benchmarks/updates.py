@@ -75,9 +75,10 @@ def _file(root: Path, number: int, *, group: bool, durability: Durability = "ful
 def _row(root: Path, number: int) -> Iterator[Add]:
     db = sqlite3.connect(root / "db", isolation_level=None, timeout=600)
     try:
-        db.execute("pragma journal_mode=wal")
-        db.execute("pragma synchronous=full")
-        db.execute("create table if not exists files (name primary key, content blob)")
+        with _opening:  # SQLite waits for nobody who changes the mode of a database
+            db.execute("pragma journal_mode=wal")
+            db.execute("pragma synchronous=full")
+            db.execute("create table if not exists files (name primary key, content blob)")
 
         def add() -> None:
             db.execute("begin immediate")
@@ -94,17 +95,24 @@ def _next(content: bytes) -> bytes:
     return b"%-100d" % (int(content) + 1)
 
 
+_opening = threading.Lock()
+
+
 def _threads(way: Open, root: Path, count: int, duration: float) -> list[int]:
     made = [0] * count
     begin = threading.Barrier(count)
 
     def work(number: int) -> None:
-        with way(root, number) as add:
-            begin.wait()
-            until = time.monotonic() + duration
-            while time.monotonic() < until:
-                add()
-                made[number] += 1
+        try:
+            with way(root, number) as add:
+                begin.wait()
+                until = time.monotonic() + duration
+                while time.monotonic() < until:
+                    add()
+                    made[number] += 1
+        except BaseException:
+            begin.abort()  # or the others wait for ever
+            raise
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
     for thread in threads:
