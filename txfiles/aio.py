@@ -489,17 +489,17 @@ class AsyncFileTransaction:
 
         Raises `TransactionClosedError` while another task is in a savepoint of the transaction.
         """
-        return _Savepoint(self._serving()[0], self._savepoints, ServedTransaction.savepoint)
+        return AsyncSavepoint(self._serving()[0], self._savepoints, ServedTransaction.savepoint)
 
     def _take_callbacks(self) -> list[Callback]:
         return [] if self._tx is None else self._tx._take_callbacks()
 
-    def _part(self) -> _Savepoint:
+    def _part(self) -> AsyncSavepoint:
         """As in `FileTransaction`."""
-        return _Savepoint(self._serving()[0], self._savepoints, ServedTransaction._part)
+        return AsyncSavepoint(self._serving()[0], self._savepoints, ServedTransaction._part)
 
 
-class _Savepoint:  # no generator: the finalizer of one needs the event loop
+class AsyncSavepoint:  # no generator: the finalizer of one needs the event loop
     kept = False  # what was staged inside is, also where its task was cancelled while it was being left
 
     def __init__(

@@ -228,6 +228,25 @@ def test_who_is_cancelled_while_its_part_ends_has_committed(root: Path, store: F
     assert tree(root) == {"a": b"1"}
 
 
+def test_whose_part_cannot_begin_keeps_nobody_waiting(
+    root: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = AsyncFileTransaction._part
+    failed: list[AsyncFileTransaction] = []
+
+    def part(tx: AsyncFileTransaction) -> Any:
+        if not failed:
+            failed.append(tx)
+            raise TransactionClosedError("never")
+        return begin(tx)
+
+    monkeypatch.setattr(AsyncFileTransaction, "_part", part)
+    results = together(store, fails=write("a"), other=write("b"))
+    assert isinstance(results["fails"], TransactionClosedError)
+    assert results["other"] is None
+    assert tree(root) == {"b": b"1"}
+
+
 def test_a_callback_that_raises_what_no_future_takes(root: Path, store: FileStore) -> None:
     async def change(tx: AsyncFileTransaction) -> None:
         await tx.on_commit(lambda: next(iter(())))

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -336,9 +336,9 @@ def test_a_function_may_have_threads_help_it(root: Path, store: FileStore) -> No
 
 
 def test_a_savepoint_left_open_is_its_callers_own_fault(root: Path, store: FileStore) -> None:
-    kept: list[Iterator[int]] = []
+    kept: list[Generator[int, None, None]] = []
 
-    def steps(tx: FileTransaction) -> Iterator[int]:
+    def steps(tx: FileTransaction) -> Generator[int, None, None]:
         with tx.savepoint():
             tx.write("b", "1")
             with tx.savepoint():
@@ -352,7 +352,7 @@ def test_a_savepoint_left_open_is_its_callers_own_fault(root: Path, store: FileS
     assert isinstance(results.pop("suspends"), TransactionClosedError)
     assert results == {"one": None, "two": None}
     assert tree(root) == {"a": b"1", "c": b"1"}
-    kept[0].close()  # type: ignore[attr-defined]
+    kept[0].close()
 
 
 def test_what_progress_raises_is_its_callers_own(root: Path, store: FileStore) -> None:
@@ -366,8 +366,10 @@ def test_what_progress_raises_is_its_callers_own(root: Path, store: FileStore) -
     assert tree(root) == {"a": b"1", "b": b"1", "c": b"1"}
 
 
-@pytest.mark.parametrize("mutex", ["_mutex", "_callers"])
-def test_a_handler_that_updates_where_its_thread_does_is_refused(root: Path, store: FileStore, mutex: str) -> None:
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_a_handler_that_updates_where_its_thread_does_is_refused(
+    root: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch, is_locked: bool
+) -> None:
     """Also while that waits, or has what all of them need."""
     refused: list[BaseException] = []
 
@@ -378,25 +380,50 @@ def test_a_handler_that_updates_where_its_thread_does_is_refused(root: Path, sto
             refused.append(error)
 
     class Signalled(threads.Gathering):
-        def _take(self, group: list[Any]) -> Any:
-            with self._mutex if mutex == "_mutex" else nullcontext():
+        def _signal(self) -> None:
+            with self._mutex if is_locked else nullcontext():
                 signal.raise_signal(signal.SIGUSR1)
+
+        def _take(self, group: list[Any]) -> Any:
+            self._signal()
             return super()._take(group)
 
         def _wait(self, me: Any) -> None:
-            with self._mutex if mutex == "_mutex" else nullcontext():
-                signal.raise_signal(signal.SIGUSR1)
+            self._signal()
             super()._wait(me)
 
-    before, kind = signal.signal(signal.SIGUSR1, handler), threads.Gathering
+    monkeypatch.setattr(threads, "Gathering", Signalled)
+    before = signal.signal(signal.SIGUSR1, handler)
     try:
-        threads.Gathering = Signalled  # type: ignore[misc]
         store.update(write("a"), group=True)
     finally:
-        threads.Gathering = kind  # type: ignore[misc]
         signal.signal(signal.SIGUSR1, before)
     assert refused
     assert tree(root) == {"a": b"1"}
+
+
+def test_who_was_interrupted_while_leaving_updates_again(
+    root: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []  # that others wait in the same one keeps it
+
+    class Interrupting(threads.Gathering):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+        def _leave(self, me: Any) -> None:
+            super()._leave(me)
+            if not interrupted:
+                interrupted.append(me)
+                raise KeyboardInterrupt
+
+    interrupted: list[Any] = []
+    monkeypatch.setattr(threads, "Gathering", Interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        store.update(write("a"), group=True)
+    store.update(write("b"), group=True)
+    assert tree(root) == {"a": b"1", "b": b"1"}
 
 
 def test_a_coroutine_function_is_refused(store: FileStore) -> None:

@@ -41,10 +41,8 @@ def read_log(home: Home) -> Found | None:
             return None
         try:
             header, is_copy = read_header(home, fd)
-            session, records = (
-                home.fs.session(fd),
-                log.decode_records(read_part(home, fd, 0, log.SIZE), header, shown(home)),
-            )
+            session = home.fs.session(fd)
+            records = log.decode_records(read_part(home, fd, 0, log.SIZE), header, shown(home))
         except JournalCorruptError:
             if read_tail(home) == before:
                 raise

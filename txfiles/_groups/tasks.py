@@ -22,7 +22,7 @@ from txfiles.errors import LockTimeoutError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from txfiles.aio import AsyncFileTransaction
+    from txfiles.aio import AsyncFileTransaction, AsyncSavepoint
 
 T = TypeVar("T")
 
@@ -56,16 +56,16 @@ class Gathering:
         if self._driver is None:
             self._driver = asyncio.get_running_loop().create_task(self._drive(), name="txfiles updates")
         tx = await self._turn(me)
-        part = tx._part()
+        part: AsyncSavepoint | None = None
         try:
-            async with part:
+            async with (part := tx._part()):
                 tx._owner.become(this_task())
                 value = await change(tx)
         except GeneratorExit as error:  # whoever closes a coroutine cannot wait
             me.error = error
             raise
         except BaseException as error:
-            me.error, me.kept = error, part.kept
+            me.error, me.kept = error, part is not None and part.kept
         finally:
             me.callbacks = tx._take_callbacks()
             _tell(me.part_ended)

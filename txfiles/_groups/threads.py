@@ -95,13 +95,10 @@ class Gathering:
         me = _Call(change, self._root, self._timeout)
         try:
             with AllHeldBack(me.tell):
+                self._callers.add(caller)
                 try:
-                    self._callers.add(caller)
-                    self._wait(me)
-                    if self._leader is me:
-                        self._lead(me)
+                    self._take_part(me)
                 finally:
-                    run_to_end(partial(self._leave, me))
                     self._callers.discard(caller)
         except BaseException as error:
             if me.error is not None and me.error is not error:
@@ -109,6 +106,14 @@ class Gathering:
             call_back(me.callbacks, me.outcome, error)
             raise
         return me.result()
+
+    def _take_part(self, me: _Call[Any]) -> None:
+        try:
+            self._wait(me)
+            if self._leader is me:
+                self._lead(me)
+        finally:
+            run_to_end(partial(self._leave, me))
 
     def _wait(self, me: _Call[Any]) -> None:
         with self._mutex:
