@@ -16,6 +16,7 @@ from tests.crash.test_kill import _in_child as in_child
 from tests.crash.test_reader_log import FORBIDDEN
 from tests.support.boundary import killed, nth_call, tree
 from tests.support.disks import Restarted
+from tests.support.loop import loop_fs
 from tests.support.mounts import bind
 from txfiles import FileStore, FileTransaction, OnConflict, recover
 from txfiles._disk import system
@@ -182,6 +183,54 @@ def test_what_they_edited_in_a_directory_that_they_moved_stays(old: Path) -> Non
     (old / "e" / "f").write_text("edited", encoding="utf-8")
     restarted(old)
     assert text(old / "e" / "f") == "edited"
+
+
+def with_number(place: Path, number: int) -> Path:
+    """A new file that has got this inode number, which is free."""
+    place.mkdir()
+    for attempt in range(1000):
+        (place / str(attempt)).write_text("unpacked", encoding="utf-8")
+        if (place / str(attempt)).stat().st_ino == number:
+            return place / str(attempt)
+    pytest.fail("the number does not come back")
+
+
+@pytest.mark.needs("loop", "ext4")
+@pytest.mark.parametrize("mtime", [0, -1])
+def test_a_file_that_got_the_number_of_one_they_removed_with_its_directory_is_theirs(
+    tmp_path: Path, mtime: int
+) -> None:
+    """`tar x` gives files their old times."""
+    with loop_fs(tmp_path) as fs:
+        root = fs.path / "root"
+        (root / "d").mkdir(parents=True)
+        commit(root, **{"d/f": "in it, and longer"})
+        removed = (root / "d" / "f").stat()
+        shutil.rmtree(root / "d")
+        found = with_number(root / "e", removed.st_ino)
+        when = removed.st_mtime_ns + mtime if mtime else 0
+        os.utime(found, ns=(when, when))
+        restarted(root)
+        assert text(found) == "unpacked"
+
+
+def test_a_directory_that_they_moved_and_nobody_else_may_read_is_no_obstacle(old: Path) -> None:
+    (old / "d").mkdir()
+    commit(old, **{"d/f": "in it"})
+    (old / "d").rename(old / "e")
+    with system.use(refusing(b"f")):
+        recover(old)
+    assert records(old) == 0
+
+
+def refusing(name: bytes) -> system.FileSystem:
+    class Refusing(AfterAll):
+        def stat(self, at: int | None, path: bytes) -> system.Stat:
+            if path == name:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            return super().stat(at, path)
+
+    return Refusing()
 
 
 @pytest.mark.parametrize("deed", [edits, edits_without_a_change_of_size, moves_something_old_over_it, makes_again])

@@ -105,28 +105,40 @@ def examine(home: Home, records: Sequence[Record], *, is_copy: bool) -> Examined
 
 def _torn_elsewhere(home: Home, gone: Sequence[Final]) -> list[Final]:
     """Files whose directory is not there, at the paths below the root to which somebody has moved it."""
-    wanted = {identity.ino: final for final in gone for identity in final.made}
+    wanted = {identity.ino: (final, identity) for final in gone for identity in final.made}
     found = []
     todo = [b""] if wanted else []
+    device = home.fs.fstat(home.root_fd).st_dev
     while todo:
         directory = todo.pop()
         try:
-            names = home.tree.listdir(directory)
+            entries = [(path, home.tree.stat(path)) for path in _entries(home, directory)]
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             continue
-        for name in names:
-            path = paths.join(directory, name)
-            status = home.tree.stat(path)
-            if status is None:
+        for path, status in entries:
+            if status is None or status.st_dev != device:
                 continue
             if stat.S_ISDIR(status.st_mode):
                 todo.append(path)
             elif status.st_ino in wanted:
-                final = wanted[status.st_ino]
+                final, made = wanted[status.st_ino]
                 final = final._replace(op=final.op._replace(path=path))
-                if is_ours(final, status, is_copy=False) and not _has_content(home, final, status):
+                if _is_torn(final, made, status) and not _has_content(home, final, status):
                     found.append(final)
     return found
+
+
+def _entries(home: Home, directory: bytes) -> list[bytes]:
+    return [paths.join(directory, name) for name in home.tree.listdir(directory)]
+
+
+def _is_torn(final: Final, made: Identity, found: Stat) -> bool:
+    """As a power loss leaves the file of a record, and no other that has got its number since.
+
+    That was made later, and has a later time, unless somebody set it back, which changes the other one.
+    """
+    is_old = made.mtime_ns - _OVER <= found.st_mtime_ns <= made.mtime_ns and found.st_ctime_ns <= final.time + _OVER
+    return is_old and stat.S_ISREG(found.st_mode) and found.st_size <= made.size
 
 
 def _came_before(home: Home, final: Final, found: Stat, *, is_copy: bool) -> bool:
