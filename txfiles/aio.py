@@ -500,7 +500,7 @@ class AsyncFileTransaction:
 
 
 class AsyncSavepoint:  # no generator: the finalizer of one needs the event loop
-    kept = False  # what was staged inside is, also where its task was cancelled while it was being left
+    kept: bool = False  # what was staged inside is, also where its task was cancelled while it was being left
 
     def __init__(
         self,
