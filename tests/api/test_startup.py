@@ -332,7 +332,8 @@ def test_gunicorn_recovers_before_it_forks_its_workers(tmp_path: Path, state: Pa
         "assert open(STATE + '/stock.json').read() == 'new'\n"  # also when it is loaded, before the fork
     )
     (tmp_path / "shop.py").write_text(names + application, encoding="utf-8")
-    argv = [sys.executable, "-m", "gunicorn", "--bind", "127.0.0.1:0", "--no-control-socket", "shop:app"]
+    argv = [sys.executable, "-m", "gunicorn", "--bind", "127.0.0.1:0", "--no-control-socket"]
+    argv += ["--graceful-timeout", "1", "shop:app"]
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     with subprocess.Popen(argv, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True, encoding="utf-8") as server:
         assert server.stderr is not None

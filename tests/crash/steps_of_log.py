@@ -232,8 +232,28 @@ def killed_full(fs: SimFS) -> None:
     system_step(fs, killed(act))
 
 
+def failed_recovery(fs: SimFS) -> None:
+    """What a kill had cut off is in place again, and the sync of it fails."""
+    system_step(fs, killed_at("exchange", 2))
+    fs.plan = lambda _, name: fail() if name == "sync_file" else None
+    with suppress(OSError), system.use(fs):
+        recover(fs)
+    fs.plan = None
+
+
 def tainted(fs: SimFS) -> None:
     system_step(fs, renew_fails)
+
+
+def tainted_and_killed(fs: SimFS) -> None:
+    """The one that recovers it, before it has made another log."""
+
+    def act(fs: SimFS) -> None:
+        fs.plan = at_call("allocate", 1, die)
+        recover(fs)
+
+    tainted(fs)
+    system_step(fs, killed(act))
 
 
 def failing_checkpoint(fs: SimFS) -> None:
@@ -432,6 +452,13 @@ SCENARIOS = {
         Scenario(
             "log-tainted", then(with_log, tainted), [committed(write(a="3"))], recover=recover, check=check_in_doubt
         ),
+        Scenario(
+            "log-tainted-and-killed",
+            then(with_log, tainted_and_killed),
+            [committed(write(a="3"))],
+            recover=recover,
+            check=check_in_doubt,
+        ),
         recovered("log-recover-mounted-again", mounted_again(committed(WRITES))),
         recovered("log-recover-failed-sync-and-mounted", mounted_again(failing_checkpoint)),
         case(
@@ -487,6 +514,13 @@ SCENARIOS = {
         Scenario(
             "log-behind-failed-checkpoint",
             then(with_log, failed_checkpoint),
+            [committed(write(e="1")), checkpointed],
+            recover=recover,
+            check=check,
+        ),
+        Scenario(
+            "log-behind-failed-recovery",
+            then(with_log, failed_recovery),
             [committed(write(e="1")), checkpointed],
             recover=recover,
             check=check,

@@ -233,16 +233,21 @@ def refusing(name: bytes) -> system.FileSystem:
     return Refusing()
 
 
+REFUSED: list[OnConflict] = ["raise", "roll-back"]  # there is no way back to before what is over
+
+
 @pytest.mark.parametrize("deed", [edits, edits_without_a_change_of_size, moves_something_old_over_it, makes_again])
 @pytest.mark.parametrize("decision", ["keep-theirs", "roll-forward"])
 def test_what_they_did_since_the_restart_is_for_somebody_to_decide(
     old: Path, deed: Callable[[Path], Callable[[], bool]], decision: OnConflict
 ) -> None:
     is_there = deed(old)
+    before = tree(old)
     with system.use(Restarted()):
-        with pytest.raises(RecoveryConflictError):
-            recover(old)
-        assert is_there()
+        for nothing in REFUSED:
+            with pytest.raises(RecoveryConflictError):
+                recover(old, on_conflict=nothing)
+            assert tree(old) == before
         recover(old, on_conflict=decision)
     if decision == "keep-theirs":
         assert is_there()
@@ -417,6 +422,10 @@ def test_in_a_copy_everything_was_changed_when_it_was_copied(old: Path) -> None:
     (copy / "new").unlink()
     restarted(copy)
     assert (text(copy / "a"), text(copy / "new")) == ("newer", "new")
+    recover(copy)
+    with system.use(fs := Calls()):
+        FileTransaction(copy).begin().rollback()
+    assert not {"sync_data", "sync_file", "run_all"} & {*fs.made}, "its log is one of its own by now"
 
 
 class Suspended(system.KernelFS):
@@ -472,6 +481,24 @@ def test_a_log_put_back_under_a_process_that_knows_it(root: Path) -> None:
     assert not in_child(lambda: put("4", "5", "6"))
     put("7")
     assert text(root / "a") == "7"
+    assert recover(root).clean
+
+
+@pytest.mark.parametrize("undoing", [False, True])
+@pytest.mark.parametrize("decision", REFUSED)
+def test_a_log_put_back_alone_behind_a_commit_that_was_killed(root: Path, decision: OnConflict, undoing: bool) -> None:
+    """The tail tells of a record that is not there."""
+    commit(root, a="1", b="1")
+    FileStore(root).checkpoint()
+    empty = (root / ".txfiles" / "log").read_bytes()
+    killed(lambda: change(root, a="2", b="2"), "exchange", 2)
+    if undoing:
+        (root / "b").write_text("theirs", encoding="utf-8")
+        killed(lambda: recover(root, on_conflict="roll-back"), "exchange")
+    (root / ".txfiles" / "log").write_bytes(empty)
+    assert recover(root, on_conflict=decision).rolled_forward == []
+    commit(root, a="3", b="3")
+    assert records(root) == 1
     assert recover(root).clean
 
 

@@ -872,7 +872,7 @@ def test_e24_sixteen_threads_at_once_and_one_holder(root: Path) -> None:
                     inside -= 1
                 done += 1
             except LockTimeoutError:
-                gc.collect()
+                gc.collect(1)
         return done
 
     with ThreadPoolExecutor(16) as pool:

@@ -4,7 +4,6 @@ The tail, of the same session, says which. What recovery puts in place is made d
 record. J7: all paths are examined before one is touched. Killed at any step, the next run ends in the same state.
 
     the tail says     do
-    applied           nothing is left to be done
     applying          what is not done yet of the last record; RecoveryConflictError where somebody else has come
     undoing           take back what is done of the last record, then as syncing without it
     syncing           put in its place anew what is there of the records: a sync may have failed
@@ -47,19 +46,19 @@ if TYPE_CHECKING:
 
 
 class Recovered(NamedTuple):
-    """What was in the log: transactions that needed something done, or undone, and those that needed nothing.
+    """What was in the log: the transactions that are committed; those for which something was done, or undone.
 
     `theirs` are the paths that are left as others have them since.
     """
 
+    committed: list[Journal]
     forward: list[Journal]
     back: list[Journal]
-    settled: list[Journal]
     theirs: list[bytes]
 
 
 def recover(home: Home, file: LogFile, on_conflict: Choice = "raise") -> Recovered:
-    """Bring the log to rest, and empty. REQUIRES: the lock.
+    """Bring the log to rest, and empty. REQUIRES: the lock; the tail does not say "applied", for then it is at rest.
 
     Raises `RecoveryConflictError`, nothing touched, where a path shows somebody else's file; `OSError`.
     """
@@ -69,37 +68,33 @@ def recover(home: Home, file: LogFile, on_conflict: Choice = "raise") -> Recover
     forward: list[Journal] = []
     back: list[Journal] = []
     theirs: list[bytes] = []
-    if records and (phase == "undoing" or (phase == "applying" and _is_to_go_back(home, records[-1], on_conflict))):
-        if phase == "applying":
-            file.mark("undoing")
+    if phase == "applying" and records and _is_to_go_back(home, records[-1], on_conflict):
+        file.mark("undoing")
+        phase = "undoing"
+    if phase == "undoing" and records:
         last = records.pop().journal
         back.append(last)
         theirs = [op.path for op in reversed(last.ops) if not take_back(home, last, op)]
         put_anew(home, records)
-    elif phase in ("syncing", "undoing"):
+    elif phase == "syncing":
         forward += _of(records, put_anew(home, records))
     elif phase == "applying" and records:
         file.mark_begun()
         if _finish(home, records[-1].journal, on_conflict):
             forward.append(records[-1].journal)
-    elif phase != "applied":
+    else:
         every = file.may_lack_sync and any(_is_of_this_boot(home, record) for record in records)
         done, theirs = restore(home, records, on_conflict, is_copy=file.is_copy, every=every)
         forward += _of(records, set(done))
-    if phase in ("applied", "applying", None) and not back:
+    if phase in ("applying", None):
         file.mark("syncing")
     for journal in (*back, *(record.journal for record in records[-1:])):
         keep_linked(home, journal, [op for op in journal.ops if has_another_name(home, journal, op)])
     sync_changed(home, file)
-    if phase == "tainted" or file.is_copy:
-        file.renew()
-    else:
-        begin_anew(file)
+    begin_anew(file)
     for journal in (*forward, *back, *(record.journal for record in records[-1:])):
         remove_tokens(home, journal)
-    file.mark("applied")
-    ended = {journal.tid for journal in forward}
-    return Recovered(forward, back, [record.journal for record in records if record.journal.tid not in ended], theirs)
+    return Recovered([record.journal for record in records], forward, back, theirs)
 
 
 class Outlook(NamedTuple):

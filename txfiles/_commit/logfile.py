@@ -97,8 +97,9 @@ class LogFile:
     """The open log of a root. Owns its descriptors. REQUIRES: the lock.
 
     `last` is the place behind the last record, `before` the one behind those before it. It `must_go`, another file has
-    to take its place, where the root was given to a group later: what that may not read can be in it; and where it has
-    another name: a copy of the tree that is made of links has the same log.
+    to take its place, where the root was given to a group later: what that may not read can be in it; where it has
+    another name: a copy of the tree that is made of links has the same log; where it is a copy itself; and where its
+    own name may not be durable (W4).
     """
 
     must_go = False
@@ -183,8 +184,9 @@ class LogFile:
                 tail_fd = _own_tail(home, shared)
             header, is_copy = read_header(home, fd)
             file = cls(home, fd, tail_fd, header, is_copy=is_copy)
-            file.must_go = found.st_nlink > 1 or bool(tail.st_mode & ~found.st_mode & stat.S_IWGRP)
             file._find_end()
+            is_shared_since = bool(tail.st_mode & ~found.st_mode & stat.S_IWGRP)
+            file.must_go = is_copy or found.st_nlink > 1 or is_shared_since or file.phase() == "tainted"
         except BaseException:
             release(fs, *(one for one in (fd, tail_fd) if one >= 0))
             raise

@@ -111,7 +111,7 @@ def _recover_log(home: Home, on_conflict: OnConflict, report: RecoveryReport) ->
     if file is None or file.phase() == "applied":
         return
     found = log_recovery.recover(home, file, on_conflict)
-    home.ended.update(journal.tid for journal in (*found.forward, *found.settled))
+    home.ended.update(journal.tid for journal in found.committed)
     for into, journals in ((report.rolled_forward, found.forward), (report.rolled_back, found.back)):
         into += [RecoveredTransaction(journal.tid, journal.paths) for journal in journals]
     if found.theirs:
