@@ -22,6 +22,7 @@ from txfiles import (
     AsyncDocuments,
     AsyncFileTransaction,
     Documents,
+    Durability,
     FileStore,
     FileTransaction,
     commit_prepared,
@@ -314,10 +315,12 @@ def test_a_prepared_transaction_is_beside_an_empty_log(root: Path, store: FileSt
     assert records(root) == 1
 
 
-class Without(system.KernelFS):
+class Without(Calls):
     """A place where no log can be."""
 
     def __init__(self, call: str, answer: object) -> None:
+        super().__init__()
+
         def refuse(*_: object) -> object:
             if isinstance(answer, int):
                 raise OSError(answer, os.strerror(answer))
@@ -339,10 +342,11 @@ PLACES = [
 
 @pytest.mark.parametrize(("call", "answer"), PLACES)
 def test_where_no_log_can_be_it_is_full(root: Path, store: FileStore, call: str, answer: object) -> None:
-    with system.use(Without(call, answer)):
+    with system.use(fs := Without(call, answer)):
         place = FileStore(root, durability="journal")
         put(place, a="1")
         put(place, a="2")
+    assert "run_all" in fs.made, "and syncs its files"
     assert "log" not in private(root)
     assert (root / ".txfiles" / "format").read_bytes() == layout.FORMAT_TEXT
     head = txfiles.status(root).head
@@ -352,11 +356,27 @@ def test_where_no_log_can_be_it_is_full(root: Path, store: FileStore, call: str,
     assert records(root) == 1
 
 
+@pytest.mark.parametrize("call", ["exchange", "allocate"])
+def test_a_disk_that_fails_is_no_place_without_a_log(root: Path, call: str) -> None:
+    with system.use(Without(call, errno.EIO)), pytest.raises(CommitError, match="nothing was changed"):
+        put(FileStore(root, durability="journal"), a="1")
+    assert tree(root) == {}
+
+
+SYNCS = {"sync_file", "sync_dir", "run_all", "sync_data"}
+
+
+def test_process_syncs_nothing(root: Path) -> None:
+    with system.use(fs := Calls()):
+        put(FileStore(root, durability="process"), a="1")
+    assert not SYNCS.intersection(fs.made)
+
+
 @pytest.mark.needs("mount")
 def test_in_memory_it_is_process(shm: Path) -> None:
     with system.use(fs := Calls()):
         put(FileStore(shm, durability="journal"), a="1")
-    assert not {"sync_file", "sync_dir", "run_all", "sync_data"}.intersection(fs.made)
+    assert not SYNCS.intersection(fs.made)
     assert "log" not in private(shm)
 
 
@@ -476,9 +496,13 @@ def interrupted_at(numbers: list[int], now: int, name: str) -> None:
     interrupt_at(*numbers)(now, name)
 
 
-def test_an_interrupt_at_any_call_ends_in_one_state(root: Path, store: FileStore) -> None:
+@pytest.mark.parametrize(
+    ("level", "permanent"),
+    [("journal", ["format", "lock", "log", "tail"]), ("full", ["HEAD", "format", "lock", "spare"])],
+)
+def test_an_interrupt_at_any_call_ends_in_one_state(root: Path, level: Durability, permanent: list[str]) -> None:
     """Recovery goes on at once."""
-    put(store, a="0", b="0")
+    put(FileStore(root, durability=level), a="0", b="0")
     outcomes, number, interrupted = set(), 0, True
     while interrupted:
         number += 1
@@ -486,7 +510,7 @@ def test_an_interrupt_at_any_call_ends_in_one_state(root: Path, store: FileStore
         at: list[int] = []
         fs = FaultyFS(system.KernelFS(), partial(interrupted_at, at))
         with system.use(fs):
-            tx = FileTransaction(root, durability="journal").begin()
+            tx = FileTransaction(root, durability=level).begin()
             tx.write("a", before + "+")
             tx.write("b", before + "+")
             at.append(fs.calls + number)
@@ -498,7 +522,7 @@ def test_an_interrupt_at_any_call_ends_in_one_state(root: Path, store: FileStore
         after = (root / "a").read_text(encoding="utf-8")
         assert after == (root / "b").read_text(encoding="utf-8")
         assert tx.outcome == ("before" if after == before else "after"), number
-        assert private(root) == ["format", "lock", "log", "tail"], number
+        assert private(root) == permanent, number
         outcomes.add(tx.outcome)
     assert outcomes == {"before", "after"}
     assert number > 20

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.test_journal_level import records
 from tests.crash.steps import at_call
 from tests.support.boundary import tree
 from tests.support.mounts import run
@@ -281,6 +282,17 @@ def test_no_content_is_in_the_log_that_who_reads_it_may_not_read(
         tx.write("a", "not for everybody", mode=mode)
     assert (root / "a").read_text(encoding="utf-8") == "not for everybody"
     assert (b"not for everybody" in (root / ".txfiles" / "log").read_bytes()) == held
+
+
+@pytest.mark.needs("root")
+def test_what_it_may_not_hold_is_deleted_through_it(root: Path) -> None:
+    root.chmod(0o775)
+    store = FileStore(root, durability="journal")
+    with store.transaction() as tx:
+        tx.write("a", "not for everybody", mode=0o600)
+    with store.transaction() as tx:
+        tx.delete("a")
+    assert records(root) == 1
 
 
 @pytest.mark.needs("root", "setfacl")

@@ -63,13 +63,13 @@ CHECKS = {  # where every condition counts: the functions of each module, all of
     "_commit.protocol": "_secure _apply_delete _apply_directory _apply_write make_parents _undo_write _undo_delete "
     "_undo_directory _finish_if_begun",
     "_commit.durable": "first_round",
-    "_commit.levels": "rests",
+    "_commit.levels": "",
     "_commit.logfile": "Read.vouches_for Read.vouches_for_absence LogFile._find_end LogFile._read_on "
     "LogFile.may_hold LogFile.has_room",
     "_commit.checkpoint": "checkpoint",
     "_commit.restore": "",
     "_commit.log_commit": "fits commit _content _make_old_durable _apply _unchanged put take_back",
-    "_commit.log_recovery": "_is_done",
+    "_commit.log_recovery": "recover _is_done",
     "_disk.metadata": "matches",
     "_commit.home": "Home.format",
     "_format.journal": "_body Head.vouches_for_file Head.vouches",

@@ -328,6 +328,14 @@ def test_where_a_sync_may_have_failed_the_next_one_puts_it_anew_by_another_mount
     assert text(old / "new") == "new"
 
 
+def test_after_a_restart_nothing_that_is_whole_is_written_again(old: Path) -> None:
+    """Whatever sync has failed before: what can be read came from the disk."""
+    killed(FileStore(old).checkpoint, "write_at", 2)
+    before = (old / "new").stat().st_ino
+    restarted(old)
+    assert (old / "new").stat().st_ino == before
+
+
 def test_a_mode_that_was_changed_since_a_kill_is_a_conflict(old: Path) -> None:
     killed(lambda: change(old, a="newest", b="new b"), "exchange", 2, inner=AnHourAgo())
     (old / "b").chmod(0o600)

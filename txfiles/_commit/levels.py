@@ -46,8 +46,7 @@ def enter(home: Home, level: Durability) -> RecoveryReport | None:
     report = None
     if not rests(home):
         report = recover_locked(home, durable=level != "process")
-        if not report.waiting:
-            ensure_format(home)
+        ensure_format(home)
     if (file := log_of(home)) is not None and file.must_go:
         checkpoint(home, file)
         if file.must_go:
@@ -192,7 +191,7 @@ def _log_for(home: Home, operations: list[Operation]) -> LogFile | None:
     if not operations or not log_commit.fits(operations):
         return None
     file = log_of(home) or _make_log(home)
-    metas = [op.meta for op in operations if op.kind == "write" and op.meta is not None]
+    metas = [op.meta for op in operations if op.meta is not None]
     return None if file is None or not file.may_hold(metas) else file
 
 
