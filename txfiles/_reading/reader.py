@@ -463,5 +463,7 @@ def _require_no_conflict(begun: list[Standing]) -> None:
             found = examine()
         except RecoveryError:
             found = examine()  # a writer that lives may have moved a file between two of its looks
-        if found and (found := examine()):
+        if found:
+            found = [op for op in examine() if op in found]
+        if found:
             raise conflict(found)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from txfiles._commit.home import Home
     from txfiles._commit.restore import Final
+    from txfiles._format.journal import Operation
     from txfiles._reading.overlay import Entries
 
 _PIECES = (4 * log.BLOCK, 64 * log.BLOCK)  # most records are smaller
@@ -220,15 +221,22 @@ class Records:
         return Examined([], [*missing, *without(out.missing, touched)], without(out.foreign, touched), [])
 
     def require_no_conflict(self, look: LogLook) -> None:
-        """Raise what recovery would, where it needs a decision. REQUIRES: the writer was dead at this look."""
-        if look.in_doubt and look.tail is not None and look.tail.phase == "applying":
-            foreign = undone(self._home, self._in_doubt(look.tail).journal)[1]
-        else:
-            foreign = [final.op for final in self._missing(look).foreign]
+        """Raise what recovery would, where it needs a decision. REQUIRES: the writer was dead at this look.
+
+        Somebody who recovers can come between two questions about one path, but only once.
+        """
+        foreign = self._foreign(look)
+        if foreign:
+            foreign = [op for op in self._foreign(look) if op in foreign]
         if foreign and self.look() != look:
             raise Moved
         if foreign:
             raise conflict(foreign)
+
+    def _foreign(self, look: LogLook) -> list[Operation]:
+        if look.in_doubt and look.tail is not None and look.tail.phase == "applying":
+            return undone(self._home, self._in_doubt(look.tail).journal)[1]
+        return [final.op for final in self._missing(look).foreign]
 
 
 def without(finals: list[Final], paths: Container[bytes]) -> list[Final]:
