@@ -134,11 +134,14 @@ class Recording(Explored):
         self.pieces.append([call])
         with small():
             tail = log.decode_tail(bytes(args[1])) if name == "write_at" else None
-        done = name == "rename" and args[3] == b"HEAD"
-        if name == "die" or (tail is not None and tail.phase in ("applied", "syncing")):
+        into = args[3] if name == "rename" else b""
+        done = False
+        if name == "die" or into == b"HEAD" or (tail is not None and tail.phase in ("applied", "syncing")):
             done, self._applying = self._applying, False
         elif tail is not None:
             self._applying = tail.phase == "applying"
+        elif into.endswith(b".committed"):
+            self._applying = True
         self.states.append(self.states[-1] + (done and commits))
 
     def play(self, sim: SimFS, fds: dict[int, int], call: Call) -> None:
@@ -174,13 +177,17 @@ def a_root() -> SimFS:
     return scene
 
 
-def full(number: int) -> Step:
-    def run(_: SimFS) -> None:
+def full(number: int, plan: Callable[[int, str], None] | None = None) -> Step:
+    """With `plan` from where the commit begins."""
+
+    def run(fs: SimFS) -> None:
         with small(), FileTransaction("/sim") as tx:
             for name in FILES:
                 tx.write(name, f"{name} {number}")
             tx.write(f"mark/{number}", str(number))
             tx.delete(f"mark/{number - 1}")
+            fs.plan = plan
+            tx.commit()
 
     return run
 
@@ -192,6 +199,8 @@ def step(kind: str, number: int) -> Step:
         return committed(change(number, number - 1))
     if word == "dies":  # before a call of its commit
         return committed(change(number, number - 1), at_call(rest[0], int(rest[1]), die))
+    if word == "full-dies":
+        return full(number, at_call(rest[0], int(rest[1]), die))
     if word == "undone":
         return failing(change(UNDONE, number), "exchange", int(rest[0]))
     if word == "undo-dies":
@@ -246,6 +255,8 @@ PROGRAMS = {
     "dies unsynced": ["commit", "dies sync_data 1", "recover", "commit"],
     "dies at once": ["dies exchange 1", "recover", "commit"],
     "dies midway": ["dies exchange 3", "recovery-dies exchange 1", "recover", "commit"],
+    "full dies": ["full-dies rename 4", "recovery-dies rename 2", "recover", "commit"],
+    "full dies later": ["full-dies rename 5", "recover", "full"],
     "dies when done": ["dies unlink 2", "recover", "commit"],
     "undo dies": ["commit", "undo-dies exchange 2", "recovery-dies rename 2", "recover", "commit"],
     "undo dies later": ["undo-dies sync_data 1", "recover", "commit"],
@@ -273,13 +284,14 @@ def test_a_writer_that_goes_on_twice_meanwhile(recording: Recording, read: Read)
         recording.read(read, start, schedule)
 
 
-def test_who_recovers_comes_between_two_questions_about_a_path() -> None:
-    """That is no conflict."""
-    recording = Recording(PROGRAMS["dies midway"])
+@pytest.mark.parametrize(("program", "places"), [("dies midway", range(1, 9)), ("full dies", range(20, 25))])
+def test_who_recovers_comes_between_two_questions_about_a_path(program: str, places: range) -> None:
+    """Or goes on to another commit. That is no conflict."""
+    recording = Recording(PROGRAMS[program])
     dead = 1 + [piece[0][0] for piece in recording.pieces].index("die")
     for call in range(1, recording.length(pinned, dead) + 1):
-        for place in range(dead + 1, dead + 10):
-            recording.read(pinned, dead, {call: place})
+        for further in places:
+            recording.read(pinned, dead, {call: dead + further})
 
 
 # -- what crashes leave ---------------------------------------------------------------------------------------------

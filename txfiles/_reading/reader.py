@@ -210,7 +210,12 @@ class Reader:
         if begun or dead:
             if self._ends(patience, sure=dead is None or dead.here):
                 return False
-            _require_no_conflict(begun)
+            try:
+                _require_no_conflict(begun)
+            except RecoveryError:
+                if lookout.look() != look:
+                    raise Moved from None
+                raise
         self._place = lookout.state(look.log)
         if dead is not None:
             self._place = lookout.records.state_after(dead)
