@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -174,6 +176,63 @@ def test_writers_are_killed_and_readers_do_not_notice(root: Path) -> None:
     assert last > 1
     store.recover()
     assert read_all(store, names) == last
+
+
+OF_ALL_LEVELS = """
+import random
+from txfiles import FileStore, recover
+root = sys.argv[1]
+names = [f"{n % 3}/{n}" for n in range(4)]
+stores = [FileStore(root, durability=level, timeout=60) for level in ("journal", "journal", "full", "process")]
+
+def change(tx):
+    number = int(tx.read_text(names[0])) + 1
+    for name in names if number % 5 else names[:3]:
+        tx.write(name, str(number))
+    if number % 5:
+        for extra in tx.glob("extra/*"):
+            tx.delete(extra)
+        tx.write(f"extra/{number}", str(number))
+    return number
+
+print(stores[0].update(change))
+while True:
+    store, dice = random.choice(stores), random.random()
+    if dice < 0.04:
+        store.checkpoint()
+    elif dice < 0.08:
+        store.remove_log()
+    elif dice < 0.12:
+        recover(root)
+    else:
+        print(store.update(change))
+"""
+
+
+def test_writers_of_all_levels_are_killed_and_nobody_notices(root: Path) -> None:
+    """Nothing is mixed, lost, or raised: who meets a recovery has met no conflict."""
+    names = prepare(root, 4)
+    store = FileStore(root, timeout=60)
+    told, dice = [], random.Random(1)
+    with ExitStack() as stack:
+        writers = [stack.enter_context(child(OF_ALL_LEVELS, root)) for _ in range(3)]
+        for _ in range(200 if DEEP else 6):
+            for read in (read_pinned, read_all):
+                read_for(read, store, names, dice.uniform(0, 0.3))
+            one = writers.pop(0)
+            one.expect("")
+            one.kill()
+            told.append(one.finish())
+            writers.append(stack.enter_context(child(OF_ALL_LEVELS, root)))
+        for one in writers:
+            one.expect("")
+            one.kill()
+            told.append(one.finish())
+    numbers = [int(number) for one in told for number in one.stdout.split()]
+    assert not [one for one in told if "Traceback" in one.stderr]
+    assert len(numbers) == len(set(numbers))
+    store.recover()
+    assert read_all(store, names) >= max(numbers)
 
 
 def test_writers_are_not_held_up_by_readers(root: Path) -> None:
