@@ -139,7 +139,7 @@ ACTS: dict[str, Callable[[Path], object]] = {
 def test_directories_that_a_member_was_making_when_he_died(umask: int, bits: int) -> None:
     """At any call: others can go on, and nothing was open to more than the group of the root."""
     outcomes = set()
-    for number, way in zip(itertools.count(1, 1 if DEEP else 7), itertools.cycle(ACTS)):
+    for number, way in zip(itertools.count(1, 1 if DEEP else 4), itertools.cycle(ACTS)):
         with _in_memory() as root:
             os.chown(root, 0, 5000)
             root.chmod(bits)

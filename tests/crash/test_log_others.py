@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.test_journal_level import Calls, records
+from tests.api.test_journal_level import SYNCS, Calls, records
 from tests.crash.test_kill import _in_child as in_child
 from tests.crash.test_reader_log import FORBIDDEN
 from tests.support.boundary import killed, nth_call, tree
@@ -433,7 +433,7 @@ def test_in_a_copy_everything_was_changed_when_it_was_copied(old: Path) -> None:
     recover(copy)
     with system.use(fs := Calls()):
         FileTransaction(copy).begin().rollback()
-    assert not {"sync_data", "sync_file", "run_all"} & {*fs.made}, "its log is one of its own by now"
+    assert not SYNCS.intersection(fs.made), "its log is one of its own by now"
 
 
 class Suspended(system.KernelFS):

@@ -53,7 +53,7 @@ def test_a_mutant_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.deep] if number % 50 else []) for number, name in enumerate(BY_TEST)]
+    "name", [pytest.param(name, marks=[pytest.mark.deep] if number % 20 else []) for number, name in enumerate(BY_TEST)]
 )
 def test_a_mutant_is_found_by_a_test(name: str) -> None:
     assert mutated.finds(BY_TEST[name], name)

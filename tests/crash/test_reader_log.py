@@ -328,7 +328,7 @@ def has_unseen_record(fs: SimFS) -> bool:
 def test_what_is_read_after_a_crash_is_what_recovery_makes_of_it(name: str) -> None:
     """After a kill, and after a power loss: out of the records, where the files are not whole."""
     scenario = dataclasses.replace(SCENARIOS[name], recover=read_and_recover)
-    assert explore(scenario, (32,) if DEEP else (2,)).states > 20
+    assert explore(scenario, (32,) if DEEP else (4,)).states > 20
 
 
 # -- each check is needed -------------------------------------------------------------------------------------------

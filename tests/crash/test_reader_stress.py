@@ -18,6 +18,17 @@ from txfiles import FileStore, Snapshot
 from txfiles.errors import SnapshotExpiredError
 
 SECONDS = 60 if DEEP else 1.5
+CHANGE = """
+def change(tx):
+    number = int(tx.read_text(names[0])) + 1
+    for name in names if number % 5 else names[:3]:
+        tx.write(name, str(number))
+    if number % 5:
+        for extra in tx.glob("extra/*"):
+            tx.delete(extra)
+        tx.write(f"extra/{number}", str(number))
+    return number
+"""
 SETUP = """
 from txfiles import FileStore
 from txfiles.errors import SnapshotExpiredError
@@ -28,17 +39,12 @@ until = time.monotonic() + seconds
 """
 WRITER = (
     SETUP
+    + CHANGE
     + """
 done = 0
 while time.monotonic() < until:
     with store.transaction() as tx:
-        number = int(tx.read_text(names[0])) + 1
-        for name in names if number % 5 else names[:3]:
-            tx.write(name, str(number))
-        if number % 5:
-            for extra in tx.glob("extra/*"):
-                tx.delete(extra)
-            tx.write(f"extra/{number}", str(number))
+        change(tx)
     done += 1
     if done == 1:
         print("begun")
@@ -178,23 +184,16 @@ def test_writers_are_killed_and_readers_do_not_notice(root: Path) -> None:
     assert read_all(store, names) == last
 
 
-OF_ALL_LEVELS = """
+OF_ALL_LEVELS = (
+    """
 import random
 from txfiles import FileStore, recover
 root = sys.argv[1]
 names = [f"{n % 3}/{n}" for n in range(4)]
 stores = [FileStore(root, durability=level, timeout=60) for level in ("journal", "journal", "full", "process")]
-
-def change(tx):
-    number = int(tx.read_text(names[0])) + 1
-    for name in names if number % 5 else names[:3]:
-        tx.write(name, str(number))
-    if number % 5:
-        for extra in tx.glob("extra/*"):
-            tx.delete(extra)
-        tx.write(f"extra/{number}", str(number))
-    return number
-
+"""
+    + CHANGE
+    + """
 print(stores[0].update(change))
 while True:
     store, dice = random.choice(stores), random.random()
@@ -207,6 +206,7 @@ while True:
     else:
         print(store.update(change))
 """
+)
 
 
 def test_writers_of_all_levels_are_killed_and_nobody_notices(root: Path) -> None:
