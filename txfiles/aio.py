@@ -500,6 +500,8 @@ class AsyncFileTransaction:
 
 
 class AsyncSavepoint:  # no generator: the finalizer of one needs the event loop
+    """What `AsyncFileTransaction.savepoint` returns, for `async with`."""
+
     kept: bool = False  # what was staged inside is, also where its task was cancelled while it was being left
 
     def __init__(
